@@ -1,0 +1,1 @@
+"""Makes ``python -m server`` work; everything it does lives in :mod:`triolet`."""

@@ -1,0 +1,171 @@
+"""``EngineArgs``: every option of the engine, declared once; ``ServeArgs`` adds those of the HTTP server.
+
+The library takes them as keyword arguments, the command line is generated from the same fields. They are
+checked when made; a wrong value raises :class:`UsageError` naming the field and the flag.
+
+This module knows neither torch nor the web framework.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from triolet.errors import UsageError
+
+__all__ = ["DEFAULT_MODEL", "EngineArgs", "ServeArgs", "choices_of", "flag_of"]
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+Kernels = Literal["auto", "reference"]
+Backend = Literal["asyncio", "trio"]
+
+
+def _option(default: Any, text: str, *, group: str, metavar: str | None = None) -> Any:
+    return field(default=default, metadata={"help": text, "group": group, "metavar": metavar})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArgs:
+    """Options of the engine."""
+
+    model: str = _option(
+        DEFAULT_MODEL,
+        "Built-in short name, path of a GGUF file or of a Hugging Face directory, or id on the hub.",
+        group="model",
+    )
+    served_model_name: tuple[str, ...] = _option(
+        (), "Names that requests may use for the model; the model's own name if none.", group="model"
+    )
+    revision: str | None = _option(
+        None, "Branch, tag or commit of a hub id.", group="model", metavar="REVISION"
+    )
+    cache_dir: Path | None = _option(
+        None, "Folder for fetched models; ~/.cache/triolet if not given.", group="model", metavar="DIR"
+    )
+    max_model_len: int | None = _option(
+        None, "Longest prompt plus output in tokens; the model's own limit if not given.", group="model"
+    )
+    chat_template: Path | None = _option(
+        None, "Jinja file to use instead of the model's own chat template.", group="model", metavar="FILE"
+    )
+    dtype: Dtype = _option(
+        "auto", "Number format of activations and KV cache; auto picks what the device is fast at.",
+        group="device",
+    )  # fmt: skip
+    device: Device = _option("auto", "Where the model runs; auto takes a GPU if any.", group="device")
+    kernels: Kernels = _option(
+        "auto", "auto picks the fastest kernels there are; reference is plain float32 torch.", group="device"
+    )
+    num_threads: int | None = _option(
+        None, "Threads of a CPU step; all cores available if not given.", group="device"
+    )
+    block_size: int = _option(32, "Tokens in a KV block.", group="cache")
+    kv_cache_bytes: int | None = _option(
+        None, "Bytes for the KV cache; a share of the free memory if not given.", group="cache"
+    )
+    num_kv_blocks: int | None = _option(None, "Number of KV blocks; overrides kv_cache_bytes.", group="cache")
+    max_num_seqs: int = _option(64, "Most sequences in one step.", group="scheduling")
+    max_num_batched_tokens: int = _option(512, "Most tokens in one step.", group="scheduling")
+    max_num_queued_requests: int = _option(
+        1024, "Most waiting requests; further ones are refused with 429.", group="scheduling"
+    )
+    seed: int | None = _option(
+        None, "Seed from which the seeds of requests that name none are derived; random if not given.",
+        group="scheduling",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if isinstance(self.served_model_name, str):
+            object.__setattr__(self, "served_model_name", (self.served_model_name,))
+        for name in ("cache_dir", "chat_template"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
+        self._check()
+
+    def _check(self) -> None:
+        for name in (
+            "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
+            "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests",
+        ):  # fmt: skip
+            _check_positive(self, name)
+        _check_choices(self)
+        if self.block_size & (self.block_size - 1) or self.block_size < 8:
+            raise _usage(self, "block_size", "must be a power of two, 8 or more")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise UsageError(
+                f"--max-num-batched-tokens ({self.max_num_batched_tokens}) is below --max-num-seqs "
+                f"({self.max_num_seqs}): every running sequence needs one token of each step; "
+                "raise the first or lower the second",
+                param="max_num_batched_tokens",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeArgs(EngineArgs):
+    """Options of ``python -m server``: the engine's, and those of the HTTP server."""
+
+    host: str = _option("127.0.0.1", "Address to listen on.", group="http")
+    port: int = _option(8000, "Port to listen on; 0 picks a free one.", group="http")
+    backend: Backend = _option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
+    api_key: str | None = _option(
+        None, "Key that requests must carry; TRIOLET_API_KEY in the environment if not given.", group="http"
+    )
+    max_body_bytes: int = _option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
+    ping_interval: float = _option(
+        15.0, "Seconds between comments on a stream that produces nothing.", group="http"
+    )
+    drain_lead_time: float = _option(
+        0.0, "Seconds between turning unready and refusing new work on SIGTERM.", group="http"
+    )
+    shutdown_timeout: float = _option(
+        30.0, "Seconds that requests under way may take to finish on SIGTERM.", group="http"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _option(
+        "info", "Least severe messages that are logged.", group="http"
+    )
+
+    def _check(self) -> None:
+        # Named, because a slotted dataclass is rebuilt and the zero-argument super() would miss it.
+        EngineArgs._check(self)
+        _check_positive(self, "max_body_bytes")
+        if not 0 <= self.port <= 65535:
+            raise _usage(self, "port", "must be in [0, 65535]")
+        for name in ("ping_interval", "drain_lead_time", "shutdown_timeout"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise _usage(self, name, "must be a number of seconds, 0 or more")
+        if self.ping_interval == 0:
+            raise _usage(self, "ping_interval", "must be more than 0")
+
+
+def flag_of(name: str) -> str:
+    """The command line flag of a field: ``max_num_seqs`` → ``--max-num-seqs``."""
+    return "--" + name.replace("_", "-")
+
+
+def _usage(args: EngineArgs, name: str, problem: str) -> UsageError:
+    return UsageError(f"{name} ({flag_of(name)}) {problem}, got {getattr(args, name)!r}", param=name)
+
+
+def _check_positive(args: EngineArgs, name: str) -> None:
+    value = getattr(args, name)
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _usage(args, name, "must be an integer, 1 or more")
+
+
+def _check_choices(args: EngineArgs) -> None:
+    for name, choices in choices_of(type(args)).items():
+        if getattr(args, name) not in choices:
+            raise _usage(args, name, f"must be one of {', '.join(choices)}")
+
+
+def choices_of(cls: type[EngineArgs]) -> dict[str, tuple[str, ...]]:
+    """The fields that take one of a few values, with those values."""
+    hints = get_type_hints(cls)
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
