@@ -1,0 +1,127 @@
+"""The operations a model is made of: one method per operation, with its contract.
+
+:func:`select_ops` picks an implementation by device and capability. Each implementation computes the same
+thing as ``reference``, within the bound its tests state. All of them are synchronous, keep no global state
+and allocate their own outputs unless said otherwise.
+
+Shapes: T tokens of a ragged batch of S sequences, H query heads, G key/value heads, D head dimension,
+B tokens in a KV block. Caches are ``(num_blocks, G, B, D)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from triolet_kernels.quant import QuantTensor
+
+__all__ = ["AttentionBatch", "Ops", "select_ops"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBatch:
+    """Where the tokens of a ragged batch belong. Shared by all layers of a step.
+
+    ``positions`` (T,) int64: position of each token in its sequence.
+    ``cache_slots`` (T,) int64: block id × B + offset at which the token's key and value are kept.
+    ``block_tables`` (S, max_blocks) int32: entries past a sequence's last block are not read.
+    ``query_starts`` (S + 1,) int32: tokens of sequence s are ``query_starts[s]:query_starts[s + 1]``.
+    ``sequence_lengths`` (S,) int32: keys of sequence s, those of this step included.
+    ``max_query_length``, ``max_sequence_length``: the largest of each, as plain integers.
+    """
+
+    positions: Tensor
+    cache_slots: Tensor
+    block_tables: Tensor
+    query_starts: Tensor
+    sequence_lengths: Tensor
+    max_query_length: int
+    max_sequence_length: int
+
+
+class Ops(Protocol):
+    """One implementation of every operation. Tensors are contiguous unless said otherwise."""
+
+    name: str
+
+    def pack_linear(self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype) -> Any:
+        """Prepare a weight ``(out, in)`` for :meth:`linear` with inputs of ``dtype``; done once, at load.
+
+        The result is opaque; it may keep the weight quantised. The argument is not kept where it is copied.
+        """
+        ...
+
+    def linear(self, x: Tensor, packed: Any) -> Tensor:
+        """``x (T, in)`` times the packed weight, plus its bias → ``(T, out)`` in the dtype of ``x``."""
+        ...
+
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Any:
+        """Prepare a table ``(V, hidden)`` for :meth:`embedding`; opaque."""
+        ...
+
+    def embedding(self, token_ids: Tensor, packed: Any) -> Tensor:
+        """Rows of the table for ``token_ids (T,)`` int64 → ``(T, hidden)``."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, computed in float32 (Zhang 2019)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``residual += x`` in place, then :meth:`rms_norm` of the sum."""
+        ...
+
+    def rotary_and_cache(
+        self,
+        qkv: Tensor,
+        batch: AttentionBatch,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        num_heads: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        """Normalise (where given) and rotate queries and keys, keep keys and values in the cache.
+
+        ``qkv (T, (H + 2 G) * D)``: queries, keys, values of each token. ``cos_sin (positions, D)`` float32:
+        D/2 cosines, then D/2 sines. Rotation pairs dimension i with i + D/2 (Su 2021, half-split form).
+        ``q_norm``/``k_norm (D,)``: RMS norm per head, before rotation. → queries ``(T, H, D)``.
+        """
+        ...
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """Causal attention of each token over its sequence's cached keys, softmax in float32 → ``(T, H * D)``.
+
+        The token at position p sees keys at positions ≤ p, and with ``window`` only those > p - window.
+        Query head h uses key/value head h // (H / G).
+        """
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """``silu(gate) * up`` for ``gate_up (T, 2 F)``: gates, then ups → ``(T, F)``."""
+        ...
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """``gelu(gate) * up`` with the tanh form of GELU, layout as :meth:`silu_mul`."""
+        ...
+
+
+def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
+    """The fastest implementation for ``device``, or the reference one if asked for."""
+    raise NotImplementedError

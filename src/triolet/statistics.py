@@ -1,0 +1,99 @@
+"""Numbers about a running engine: histograms that are added to, and immutable snapshots of everything.
+
+This module knows nothing of Prometheus (see :mod:`triolet.metrics`), torch or an event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["EngineHealth", "EngineState", "EngineStatistics", "Histogram", "SchedulerStatistics"]
+
+SECONDS_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+
+
+class EngineState(StrEnum):
+    """Where an engine is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of observed values per bucket; ``bounds`` are inclusive upper ends, the last bucket is open."""
+
+    bounds: tuple[float, ...] = SECONDS_BUCKETS
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def copy(self) -> Histogram:
+        return Histogram(self.bounds, list(self.counts), self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatistics:
+    """A snapshot of the scheduler."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_preemptions: int = 0
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of KV blocks in use, 0 to 1."""
+        return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """What ``/health`` tells. Ages are seconds; None where there is nothing to be old.
+
+    ``phase`` is what the engine is doing while it starts, ``phase_seconds`` for how long.
+    ``cause`` is the reason of death.
+    """
+
+    state: EngineState
+    phase: str | None = None
+    phase_seconds: float | None = None
+    last_step_age: float | None = None
+    oldest_waiting_age: float | None = None
+    num_restarts: int = 0
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """A snapshot of an engine: gauges from live state, counters and histograms since it started.
+
+    ``outcomes`` counts ended requests by outcome: a finish reason, ``refused`` or ``failed``.
+    ``cancel_latency`` is the time from a caller leaving to its slot and blocks being free.
+    """
+
+    state: EngineState
+    scheduler: SchedulerStatistics
+    outcomes: dict[str, int]
+    num_steps: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    time_to_first_token: Histogram
+    inter_token_latency: Histogram
+    request_latency: Histogram
+    cancel_latency: Histogram
+    step_duration: Histogram
