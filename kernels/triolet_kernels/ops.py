@@ -11,6 +11,7 @@ B tokens in a KV block. Caches are ``(num_blocks, G, B, D)``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from triolet_kernels.quant import QuantTensor
 
-__all__ = ["AttentionBatch", "Ops", "select_ops"]
+__all__ = ["AttentionBatch", "Ops", "preferred_dtype", "select_ops"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class Ops(Protocol):
         scale: float,
         window: int | None = None,
     ) -> Tensor:
-        """Causal attention of each token over its sequence's cached keys, softmax in float32 → ``(T, H * D)``.
+        """Causal attention of each token over its sequence's keys, softmax in float32 → ``(T, H * D)``.
 
         The token at position p sees keys at positions ≤ p, and with ``window`` only those > p - window.
         Query head h uses key/value head h // (H / G).
@@ -124,4 +125,31 @@ class Ops(Protocol):
 
 def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
     """The fastest implementation for ``device``, or the reference one if asked for."""
-    raise NotImplementedError
+    from triolet_kernels.reference import ReferenceOps
+
+    return ReferenceOps()
+
+
+def preferred_dtype(device: torch.device) -> torch.dtype:
+    """The number format of activations and KV cache that ``device`` is fast at.
+
+    bfloat16 where it is native (on a CPU: AVX512-BF16 or AMX instructions), float32 elsewhere.
+    """
+    import torch
+
+    if device.type == "cpu":
+        return torch.bfloat16 if _cpu_flags() & {"avx512_bf16", "amx_bf16"} else torch.float32
+    return torch.bfloat16
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Instruction set extensions of this CPU as Linux names them; empty where that is not known."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()

@@ -1,0 +1,85 @@
+"""The reference implementation: plain torch, float32 arithmetic, results in the dtype of the input.
+
+It says what every other implementation must compute; it must not know of any of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from triolet_kernels.ops import AttentionBatch
+from triolet_kernels.quant import QuantTensor
+from triolet_kernels.reference import activation, attention, linear, norm, rotary
+from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
+
+__all__ = ["ReferenceOps"]
+
+
+class ReferenceOps:
+    """Every operation of :class:`triolet_kernels.ops.Ops`, on any device."""
+
+    name = "reference"
+
+    def pack_linear(
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        return linear.pack_linear(weight, bias)
+
+    def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
+        return linear.linear(x, packed)
+
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
+        return linear.pack_embedding(weight, dtype)
+
+    def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
+        return linear.embedding(token_ids, packed)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norm.add_rms_norm(x, residual, weight, eps)
+
+    def rotary_and_cache(
+        self,
+        qkv: Tensor,
+        batch: AttentionBatch,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        num_heads: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        return rotary.rotary_and_cache(
+            qkv,
+            batch,
+            cos_sin,
+            key_cache,
+            value_cache,
+            num_heads=num_heads,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=eps,
+        )
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        return attention.paged_attention(query, key_cache, value_cache, batch, scale=scale, window=window)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.silu_mul(gate_up)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.gelu_mul(gate_up)
