@@ -1,0 +1,337 @@
+"""Continuous batching: makes one :class:`StepPlan` after another out of the requests there are.
+
+**Order.** Under one token budget: first the running sequences that need one token (decodes), then those
+with more of their prompt to compute, in chunks, then waiting requests, first come first served, while
+slots, blocks and budget last. A sequence is given the blocks of all its known tokens when it is admitted,
+so that only decodes ever grow, one block at a time. One is admitted only if every running sequence could
+still take another block afterwards, so that it is not thrown out again at once.
+
+**Preemption.** A decode that finds no free block throws out the sequence admitted last (perhaps itself),
+which goes back to the front of the queue with its tokens and later computes all of them anew. The oldest
+sequence is never thrown out, so it ends, and then the next oldest: nothing starves. A newcomer never throws
+anything out.
+
+**Pipelining.** Up to two plans may be in flight. A slot and blocks in use by a plan in flight are given
+back when it is committed: whatever leaves (ended, aborted, preempted) waits for that in ``_leaving``. While
+something is leaving, its blocks are about to come back, so a decode without a block waits rather than throw
+out one more. What is sampled for an ended or aborted sequence is discarded; what is sampled for a preempted
+one is kept, so that it is queued with all its tokens known.
+
+This module knows neither torch, nor text, nor a clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from triolet.errors import InvalidRequestError, OverloadedError, PromptTooLongError
+from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
+from triolet.scheduling.block_pool import BlockPool
+from triolet.scheduling.sequence import Sequence, SequenceStatus
+from triolet.statistics import SchedulerStatistics
+
+__all__ = ["MAX_PLANS_IN_FLIGHT", "Scheduler", "SchedulerConfig"]
+
+MAX_PLANS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The limits. Tokens for ``max_num_batched_tokens`` (a step), ``max_model_len`` (prompt plus output) and
+    ``block_size`` (a block); counts for the others."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_queued_requests: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making: its rows, the sequence of each, and the tokens still to be given out."""
+
+    budget: int
+    rows: list[PlanRow] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, new_block_ids: list[int]) -> None:
+        num_tokens = min(sequence.num_pending_tokens, self.budget)
+        self.budget -= num_tokens
+        self.rows.append(sequence.schedule(num_tokens, new_block_ids))
+        self.sequences.append(sequence)
+
+
+class Scheduler:
+    """Decides what each step computes and keeps the books of slots, blocks and tokens.
+
+    Call :meth:`schedule` for a plan, have it run, then :meth:`commit` its result; with a second plan made
+    before the first is committed, or without. Not safe to call from several threads at once.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self._pool = BlockPool(config.num_blocks)
+        self._free_slots = list(reversed(range(config.max_num_seqs)))
+        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self._running: dict[int, Sequence] = {}  # in order of admission
+        self._leaving: dict[int, Sequence] = {}
+        self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
+        self._num_plans = 0
+        self._num_preemptions = 0
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether anything is queued, running or not given back yet. If not, no plan is in flight."""
+        return bool(self._waiting or self._running or self._leaving)
+
+    def is_holding(self, request_id: int) -> bool:
+        """Whether the request has a slot and blocks: it runs, or has left with a plan in flight."""
+        return request_id in self._running or request_id in self._leaving
+
+    def statistics(self) -> SchedulerStatistics:
+        return SchedulerStatistics(
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
+            num_blocks=self._pool.num_blocks,
+            num_free_blocks=self._pool.num_free,
+            num_preemptions=self._num_preemptions,
+        )
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises :class:`OverloadedError` when the queue is full, :class:`PromptTooLongError` when the request
+        could not end even with the whole cache to itself, :class:`InvalidRequestError` when it is empty.
+        """
+        assert not self.is_holding(request.request_id)
+        assert request.request_id not in self._waiting
+        max_length = self._max_length(request)
+        limit = self.config.max_num_queued_requests
+        if len(self._waiting) >= limit:
+            raise OverloadedError(
+                f"{limit} requests are waiting already (--max-num-queued-requests); try again later"
+            )
+        self._waiting[request.request_id] = Sequence(request, max_length)
+
+    def abort(self, request_id: int) -> bool:
+        """Drop a request, wherever it is; nothing more comes out for it. False if there is none to drop."""
+        if self._waiting.pop(request_id, None) is not None:
+            return True
+        sequence = self._running.get(request_id) or self._leaving.get(request_id)
+        if sequence is None or sequence.status is SequenceStatus.FINISHED:
+            return False
+        self._leave(sequence, SequenceStatus.FINISHED)
+        self._give_back(sequence)
+        return True
+
+    def schedule(self) -> StepPlan | None:
+        """The next plan, or None when nothing can run before something is added or committed."""
+        assert len(self._in_flight) < MAX_PLANS_IN_FLIGHT
+        draft = _Draft(self.config.max_num_batched_tokens)
+        self._schedule_running(draft)
+        self._admit_waiting(draft)
+        if not draft.rows:
+            return None
+        plan = StepPlan(step_id=self._num_plans, rows=tuple(draft.rows))
+        self._num_plans += 1
+        self._in_flight.append((plan, draft.sequences))
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+        """Take in what a plan computed; plans are committed in the order they were made.
+
+        Returns one output for each row that gave a token or failed, in the order of the rows.
+        """
+        expected, sequences = self._in_flight.popleft()
+        assert plan is expected, "plans are committed in the order they were made"
+        assert result.step_id == plan.step_id
+        assert len(result.token_ids) == sum(row.is_sampled for row in plan.rows)
+        samples = zip(result.token_ids, result.logprobs, strict=True)
+        outputs = []
+        for index, (row, sequence) in enumerate(zip(plan.rows, sequences, strict=True)):
+            sample = next(samples) if row.is_sampled else None
+            sequence.commit(row)
+            if sequence.status is not SequenceStatus.FINISHED:
+                output = _take_in(sequence, sample, result.errors.get(index))
+                if output is not None:
+                    outputs.append(output)
+                    if output.finish_reason is not None:
+                        self._leave(sequence, SequenceStatus.FINISHED)
+            if sequence.status is not SequenceStatus.RUNNING:
+                self._give_back(sequence)
+        return outputs
+
+    def _schedule_running(self, draft: _Draft) -> None:
+        for sequence in self._in_scheduling_order():
+            if draft.budget == 0:
+                return
+            if sequence.status is not SequenceStatus.RUNNING:
+                continue  # thrown out by one before it
+            new_block_ids = self._grow(sequence)
+            if new_block_ids is not None:
+                draft.add(sequence, new_block_ids)
+
+    def _in_scheduling_order(self) -> Iterator[Sequence]:
+        decodes, prefills = [], []
+        for sequence in self._running.values():
+            num_pending_tokens = sequence.num_pending_tokens
+            if num_pending_tokens == 1:
+                decodes.append(sequence)
+            elif num_pending_tokens:
+                prefills.append(sequence)
+        return chain(decodes, prefills)
+
+    def _grow(self, sequence: Sequence) -> list[int] | None:
+        """The blocks that the sequence's next positions need beyond its own; None if there are none left.
+
+        A sequence thrown out here has no row in the draft yet: it was admitted after this one, and only
+        decodes, which come first and in order of admission, ever get here without a block.
+        """
+        if sequence.num_scheduled_tokens < len(sequence.block_ids) * self.config.block_size:
+            return []
+        while self._pool.num_free == 0:
+            if self._leaving or self._preempt_last() is sequence:
+                return None
+        return self._pool.allocate(1)
+
+    def _preempt_last(self) -> Sequence:
+        sequence = next(reversed(self._running.values()))
+        self._num_preemptions += 1
+        self._leave(sequence, SequenceStatus.PREEMPTED)
+        self._give_back(sequence)
+        return sequence
+
+    def _admit_waiting(self, draft: _Draft) -> None:
+        while self._waiting and self._free_slots and draft.budget:
+            request_id, sequence = next(iter(self._waiting.items()))
+            num_blocks = self._num_blocks_for(len(sequence.token_ids))
+            if num_blocks + len(self._running) > self._pool.num_free:
+                return
+            del self._waiting[request_id]
+            self._running[request_id] = sequence
+            sequence.status = SequenceStatus.RUNNING
+            sequence.slot = self._free_slots.pop()
+            draft.add(sequence, self._pool.allocate(num_blocks))
+
+    def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
+        self._running.pop(sequence.request.request_id, None)
+        self._leaving[sequence.request.request_id] = sequence
+        sequence.status = status
+
+    def _give_back(self, sequence: Sequence) -> None:
+        """Free the slot and the blocks of a leaving sequence, unless a plan in flight uses them."""
+        if sequence.num_rows_in_flight:
+            return
+        assert sequence.slot is not None
+        request_id = sequence.request.request_id
+        del self._leaving[request_id]
+        self._pool.release(sequence.block_ids)
+        self._free_slots.append(sequence.slot)
+        is_preempted = sequence.status is SequenceStatus.PREEMPTED
+        sequence.reset(SequenceStatus.WAITING if is_preempted else SequenceStatus.FINISHED)
+        if is_preempted:
+            self._waiting[request_id] = sequence
+            self._waiting.move_to_end(request_id, last=False)
+
+    def _num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.config.block_size)
+
+    def _max_length(self, request: Request) -> int:
+        """The most tokens the request can come to; raises what :meth:`add` raises if they do not fit."""
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if num_prompt_tokens == 0:
+            raise InvalidRequestError("prompt: must have at least one token", param="prompt")
+        if request.max_tokens < 1:
+            raise InvalidRequestError(
+                f"max_tokens: must be at least 1, got {request.max_tokens}", param="max_tokens"
+            )
+        if num_prompt_tokens >= self.config.max_model_len:
+            raise PromptTooLongError(
+                f"prompt: has {num_prompt_tokens} tokens, which leaves no room for output in the model's "
+                f"context of {self.config.max_model_len} tokens; shorten the prompt",
+                param="prompt",
+            )
+        max_length = min(num_prompt_tokens + request.max_tokens, self.config.max_model_len)
+        num_blocks = self._num_blocks_for(max_length - 1)  # the last token is never computed
+        if num_blocks > self.config.num_blocks:
+            raise PromptTooLongError(
+                f"prompt: {num_prompt_tokens} tokens and max_tokens {request.max_tokens} need {num_blocks} "
+                f"KV blocks, there are {self.config.num_blocks}; shorten the prompt or lower max_tokens",
+                param="prompt",
+            )
+        return max_length
+
+    def check_integrity(self) -> None:
+        """Assert that the books agree with each other; cost grows with the number of blocks."""
+        holders = [*self._running.values(), *self._leaving.values()]
+        self._pool.check_integrity()
+        owners = Counter(block_id for sequence in holders for block_id in sequence.block_ids)
+        for block_id in range(self.config.num_blocks):
+            assert self._pool.reference_count(block_id) == owners[block_id], f"owners of block {block_id}"
+        slots = [*self._free_slots, *(sequence.slot for sequence in holders)]
+        assert Counter(slots) == Counter(range(self.config.max_num_seqs)), "each slot is in one place"
+        in_flight = Counter(sequence for _, sequences in self._in_flight for sequence in sequences)
+        assert in_flight.keys() <= set(holders)
+        for plan, _ in self._in_flight:
+            assert plan.num_tokens <= self.config.max_num_batched_tokens
+        for sequence in self._waiting.values():
+            assert sequence.status is SequenceStatus.WAITING
+            assert sequence.slot is None
+            assert not sequence.block_ids
+            assert sequence.num_scheduled_tokens == 0
+        for sequence in self._leaving.values():
+            assert sequence.status in (SequenceStatus.PREEMPTED, SequenceStatus.FINISHED)
+            assert in_flight[sequence] > 0
+        for sequence in self._running.values():
+            assert sequence.status is SequenceStatus.RUNNING
+        for sequence in holders:
+            self._check_sequence(sequence, in_flight[sequence])
+
+    def _check_sequence(self, sequence: Sequence, num_rows_in_flight: int) -> None:
+        assert sequence.num_rows_in_flight == num_rows_in_flight
+        assert 0 <= sequence.num_samples_in_flight <= num_rows_in_flight
+        assert len(sequence.block_ids) == len(set(sequence.block_ids))
+        assert sequence.num_scheduled_tokens <= len(sequence.block_ids) * self.config.block_size
+        assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens
+        assert sequence.num_scheduled_tokens <= len(sequence.token_ids) + sequence.num_samples_in_flight
+        assert len(sequence.token_ids) + sequence.num_samples_in_flight <= sequence.max_length
+
+
+def _take_in(
+    sequence: Sequence, sample: tuple[int, TokenLogprobs | None] | None, error: str | None
+) -> TokenOutput | None:
+    """Append the sampled token and see whether it is the last; an unfinished prefill gives no output."""
+    request = sequence.request
+    if error is not None:
+        return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
+    if sample is None:
+        return None
+    token_id, logprobs = sample
+    sequence.token_ids.append(token_id)
+    is_stop = token_id in request.stop_token_ids
+    finish_reason = None
+    if is_stop:
+        finish_reason = FinishReason.STOP
+    elif len(sequence.token_ids) == sequence.max_length:
+        finish_reason = FinishReason.LENGTH
+    return TokenOutput(
+        request_id=request.request_id,
+        token_ids=(token_id,),
+        logprobs=None if logprobs is None else (logprobs,),
+        finish_reason=finish_reason,
+        stop_token_id=token_id if is_stop else None,
+    )

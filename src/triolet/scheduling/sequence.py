@@ -1,0 +1,107 @@
+"""One request's mutable scheduling state: what is known, what is computed, what is in flight.
+
+A sequence's positions are computed in order. Those below ``num_computed_tokens`` are done, those from there
+to ``num_scheduled_tokens`` are in flight, those from there on are pending. Tokens sampled by plans in
+flight count although they are not known yet: the sequence's length runs ahead of ``token_ids``.
+
+This module knows nothing of the other sequences or of the block pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from enum import Enum, auto
+
+from triolet.plan import PlanRow
+from triolet.request import Request
+
+__all__ = ["Sequence", "SequenceStatus"]
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is on its way through the scheduler."""
+
+    WAITING = auto()
+    """In the queue; holds no slot and no blocks."""
+    RUNNING = auto()
+    """Has a slot and blocks."""
+    PREEMPTED = auto()
+    """Goes back to the queue as soon as no plan in flight holds a row of it."""
+    FINISHED = auto()
+    """Ended or aborted; gives back what it holds as soon as no plan in flight holds a row of it."""
+
+
+class Sequence:
+    """The state of ``request``, whose prompt and output have at most ``max_length`` tokens together.
+
+    ``token_ids``: the prompt and the output known so far; never shortened, not even by preemption.
+    ``block_ids``: the block table; position p is kept in block ``block_ids[p // block_size]``.
+    """
+
+    __slots__ = (
+        "block_ids",
+        "max_length",
+        "num_computed_tokens",
+        "num_rows_in_flight",
+        "num_samples_in_flight",
+        "num_scheduled_tokens",
+        "request",
+        "slot",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request, max_length: int) -> None:
+        self.request = request
+        self.max_length = max_length
+        self.token_ids = list(request.prompt_token_ids)
+        self.status = SequenceStatus.WAITING
+        self.slot: int | None = None
+        self.block_ids: list[int] = []
+        self.num_computed_tokens = 0
+        self.num_scheduled_tokens = 0
+        self.num_rows_in_flight = 0
+        self.num_samples_in_flight = 0
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Positions still to be scheduled; 0 once the tokens in flight are certain to be the last."""
+        length = len(self.token_ids) + self.num_samples_in_flight
+        return length - self.num_scheduled_tokens if length < self.max_length else 0
+
+    def schedule(self, num_tokens: int, new_block_ids: Items[int]) -> PlanRow:
+        """Put the next ``num_tokens`` pending positions in flight, with blocks added to the table."""
+        assert self.slot is not None
+        start, end = self.num_scheduled_tokens, self.num_scheduled_tokens + num_tokens
+        length = len(self.token_ids) + self.num_samples_in_flight
+        row = PlanRow(
+            request=self.request,
+            slot=self.slot,
+            start=start,
+            num_tokens=num_tokens,
+            token_ids=tuple(self.token_ids[start:end]),
+            first_new_block=len(self.block_ids),
+            new_block_ids=tuple(new_block_ids),
+            is_sampled=end == length,
+        )
+        self.block_ids += new_block_ids
+        self.num_scheduled_tokens = end
+        self.num_rows_in_flight += 1
+        self.num_samples_in_flight += row.is_sampled
+        return row
+
+    def commit(self, row: PlanRow) -> None:
+        """Take the oldest row in flight out of flight."""
+        assert row.start == self.num_computed_tokens
+        self.num_computed_tokens += row.num_tokens
+        self.num_rows_in_flight -= 1
+        self.num_samples_in_flight -= row.is_sampled
+
+    def reset(self, status: SequenceStatus) -> None:
+        """Hold nothing and have nothing computed; the tokens stay."""
+        assert self.num_rows_in_flight == 0
+        self.status = status
+        self.slot = None
+        self.block_ids = []
+        self.num_computed_tokens = 0
+        self.num_scheduled_tokens = 0
