@@ -14,6 +14,7 @@ from triolet.models.source import ModelFiles
 
 if TYPE_CHECKING:
     from torch import Tensor
+
     from triolet_kernels.quant import QuantTensor
 
 __all__ = ["Checkpoint", "open_checkpoint"]

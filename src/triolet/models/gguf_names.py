@@ -1,0 +1,48 @@
+"""The names of GGUF tensors → the names that Hugging Face checkpoints give the same weights.
+
+GGUF names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#standardized-tensor-names.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["huggingface_name"]
+
+_WHOLE_MODEL = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GEMMA_LAYER = _LAYER | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_PATTERN = re.compile(r"(?:blk\.(0|[1-9]\d{0,4})\.)?([a-z_]+)\.(weight|bias)")
+
+
+def huggingface_name(name: str, architecture: str) -> str:
+    """The Hugging Face name of a tensor, or ``name`` itself if it has none."""
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        return name
+    layer, stem, kind = match.groups()
+    if layer is None:
+        table, prefix = _WHOLE_MODEL, ""
+    else:
+        table, prefix = (_GEMMA_LAYER if architecture == "gemma3" else _LAYER), f"model.layers.{layer}."
+    return f"{prefix}{table[stem]}.{kind}" if stem in table else name
