@@ -1,0 +1,178 @@
+"""The decoder that Llama, Mistral and Qwen models are, and that other families vary.
+
+Biases, head norms, windows, rotary scaling and activation follow from the config. This module knows nothing
+of files, of scheduling, or of how an operation is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from triolet.models.rope import cos_sin_table
+
+if TYPE_CHECKING:
+    from triolet.models.config import ModelConfig, RopeConfig
+    from triolet.models.weights import Weights
+    from triolet_kernels.ops import AttentionBatch
+
+__all__ = ["Attention", "Decoder", "DecoderLayer", "FeedForward", "KVCacheTensors"]
+
+KVCacheTensors = Sequence[tuple[Tensor, Tensor]]
+"""Keys and values of each layer, each ``(num_blocks, G, B, D)``."""
+
+
+class Attention:
+    """Grouped-query self-attention (Ainslie 2023) over the paged cache, with rotary positions."""
+
+    def __init__(self, config: ModelConfig, layer: int, name: str, weights: Weights, cos_sin: Tensor) -> None:
+        self._ops = weights.ops
+        self._qkv = weights.linear(f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
+        self._output = weights.linear(f"{name}.o_proj")
+        self._q_norm = weights.norm_weight(f"{name}.q_norm") if config.has_qk_norm else None
+        self._k_norm = weights.norm_weight(f"{name}.k_norm") if config.has_qk_norm else None
+        self._eps = config.rms_norm_eps
+        self._num_heads = config.num_heads
+        self._scale = config.attention_scale
+        self._window = config.windows[layer]
+        self._cos_sin = cos_sin
+
+    def __call__(self, x: Tensor, batch: AttentionBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
+        key_cache, value_cache = cache
+        query = self._ops.rotary_and_cache(
+            self._qkv(x),
+            batch,
+            self._cos_sin,
+            key_cache,
+            value_cache,
+            num_heads=self._num_heads,
+            q_norm=self._q_norm,
+            k_norm=self._k_norm,
+            eps=self._eps,
+        )
+        x = self._ops.paged_attention(
+            query, key_cache, value_cache, batch, scale=self._scale, window=self._window
+        )
+        return self._output(x)
+
+
+class FeedForward:
+    """Gated feed-forward network (Shazeer 2020): ``down(activation(gate(x)) * up(x))``."""
+
+    def __init__(self, config: ModelConfig, name: str, weights: Weights) -> None:
+        ops = weights.ops
+        self._gate_up = weights.linear(f"{name}.gate_proj", f"{name}.up_proj")
+        self._activation = ops.silu_mul if config.activation == "silu" else ops.gelu_mul
+        self._down = weights.linear(f"{name}.down_proj")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(self._activation(self._gate_up(x)))
+
+
+class DecoderLayer:
+    """Attention, then feed-forward, each on the norm of the residual it is added to."""
+
+    feed_forward_norm_name: ClassVar[str] = "post_attention_layernorm"
+
+    def __init__(self, config: ModelConfig, layer: int, weights: Weights, cos_sin: Tensor) -> None:
+        name = f"model.layers.{layer}"
+        self.attention_norm = weights.rms_norm(f"{name}.input_layernorm", config.rms_norm_eps)
+        self._attention = Attention(config, layer, f"{name}.self_attn", weights, cos_sin)
+        self.feed_forward_norm = weights.rms_norm(
+            f"{name}.{self.feed_forward_norm_name}", config.rms_norm_eps
+        )
+        self._feed_forward = FeedForward(config, f"{name}.mlp", weights)
+
+    def attention(self, x: Tensor, batch: AttentionBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
+        """What attention adds to the residual."""
+        return self._attention(x, batch, cache)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """What the feed-forward network adds to the residual."""
+        return self._feed_forward(x)
+
+    @classmethod
+    def shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """The tensors of one layer, by the end of their name."""
+        hidden, width = config.hidden_size, config.intermediate_size
+        query = config.num_heads * config.head_dim
+        key_value = config.num_kv_heads * config.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "input_layernorm.weight": (hidden,),
+            f"{cls.feed_forward_norm_name}.weight": (hidden,),
+            "self_attn.q_proj.weight": (query, hidden),
+            "self_attn.k_proj.weight": (key_value, hidden),
+            "self_attn.v_proj.weight": (key_value, hidden),
+            "self_attn.o_proj.weight": (hidden, query),
+            "mlp.gate_proj.weight": (width, hidden),
+            "mlp.up_proj.weight": (width, hidden),
+            "mlp.down_proj.weight": (hidden, width),
+        }
+        if config.has_attention_bias:
+            shapes["self_attn.q_proj.bias"] = (query,)
+            shapes["self_attn.k_proj.bias"] = (key_value,)
+            shapes["self_attn.v_proj.bias"] = (key_value,)
+        if config.has_qk_norm:
+            shapes["self_attn.q_norm.weight"] = (config.head_dim,)
+            shapes["self_attn.k_norm.weight"] = (config.head_dim,)
+        return shapes
+
+
+class Decoder:
+    """A decoder-only language model. Made by :func:`triolet.models.loader.load_model`."""
+
+    layer_type: ClassVar[type[DecoderLayer]] = DecoderLayer
+
+    def __init__(self, config: ModelConfig, weights: Weights, num_positions: int) -> None:
+        self.config = config
+        self._embedding = weights.embedding("model.embed_tokens", config.embedding_multiplier)
+        tables: dict[RopeConfig, Tensor] = {
+            rope: cos_sin_table(rope, num_positions, weights.device)
+            for rope in {config.rope_of(layer) for layer in range(config.num_layers)}
+        }
+        self._layers = [
+            self.layer_type(config, layer, weights, tables[config.rope_of(layer)])
+            for layer in range(config.num_layers)
+        ]
+        final_norm = weights.rms_norm("model.norm", config.rms_norm_eps)
+        self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
+        self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
+
+    def forward(
+        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, logit_rows: Tensor
+    ) -> Tensor:
+        """Logits ``(R, vocab)`` float32 after the tokens at ``logit_rows (R,)`` of ``token_ids (T,)``.
+
+        Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batch`` says.
+        """
+        residual = self._embedding(token_ids)
+        x = self._layers[0].attention_norm(residual)
+        last = self._layers[-1]
+        for layer, next_norm, cache in zip(self._layers, self._next_norms, kv_cache, strict=True):
+            x = layer.attention(x, batch, cache)
+            if layer is last:
+                # No other row is looked at again, so the rest is computed for these alone.
+                x, residual = x[logit_rows], residual[logit_rows]
+                if not len(logit_rows):
+                    return x.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+            x = layer.feed_forward_norm.add(x, residual)
+            x = next_norm.add(layer.feed_forward(x), residual)
+        return self._output(x).to(torch.float32)
+
+    @classmethod
+    def shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Every tensor a checkpoint must have, by its full name."""
+        table = (config.vocab_size, config.hidden_size)
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": table,
+            "model.norm.weight": (config.hidden_size,),
+        }
+        if not config.is_embedding_tied:
+            shapes["lm_head.weight"] = table
+        layer_shapes = cls.layer_type.shapes(config)
+        for layer in range(config.num_layers):
+            shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in layer_shapes.items()}
+        return shapes

@@ -1,0 +1,85 @@
+"""The parts a model is made of: linear layers, embeddings and norms, each a thin object over ``Ops``.
+
+Projections that read the same input are fused into one matrix here, quantised ones too. Nothing in this
+module knows an architecture, a tensor's name or a file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from triolet_kernels.quant import QuantTensor
+
+if TYPE_CHECKING:
+    from triolet_kernels.ops import Ops
+
+__all__ = ["Embedding", "Linear", "RMSNorm", "fuse_rows", "to_dense"]
+
+
+class Linear:
+    """``x (T, in)`` → ``(T, out)``: a packed weight and its bias."""
+
+    def __init__(
+        self, ops: Ops, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self._linear = ops.linear
+        self._packed = ops.pack_linear(weight, bias, dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._linear(x, self._packed)
+
+
+class Embedding:
+    """``token_ids (T,)`` int64 → ``(T, hidden)``, times ``multiplier``.
+
+    The multiplier is rounded to ``dtype`` first, because models that have one were trained that way.
+    """
+
+    def __init__(
+        self, ops: Ops, weight: Tensor | QuantTensor, dtype: torch.dtype, multiplier: float = 1.0
+    ) -> None:
+        self._embedding = ops.embedding
+        self._packed = ops.pack_embedding(weight, dtype)
+        self._multiplier = torch.tensor(multiplier, dtype=dtype).item()
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        rows = self._embedding(token_ids, self._packed)
+        return rows if self._multiplier == 1.0 else rows.mul_(self._multiplier)
+
+
+class RMSNorm:
+    """Root mean square norm over the last dimension; ``weight`` is the plain multiplier."""
+
+    def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
+        self._rms_norm = ops.rms_norm
+        self._add_rms_norm = ops.add_rms_norm
+        self._weight = weight
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._rms_norm(x, self._weight, self._eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Add ``x`` to ``residual`` in place; → the norm of the sum."""
+        return self._add_rms_norm(x, residual, self._weight, self._eps)
+
+
+def fuse_rows(weights: Sequence[Tensor | QuantTensor]) -> Tensor | QuantTensor:
+    """Stack weights ``(out_i, in)`` into one; it stays quantised where all are of the same kind."""
+    if len(weights) == 1:
+        return weights[0]
+    quantised = [weight for weight in weights if isinstance(weight, QuantTensor)]
+    if len(quantised) == len(weights) and len({weight.kind for weight in quantised}) == 1:
+        return QuantTensor.concatenate(quantised)
+    dense = [to_dense(weight) for weight in weights]
+    dtype = torch.float32 if quantised else dense[0].dtype
+    return torch.cat([weight.to(dtype) for weight in dense])
+
+
+def to_dense(weight: Tensor | QuantTensor) -> Tensor:
+    """The weight as an ordinary tensor: float32 where it was quantised, else as it is."""
+    return weight.dequantize() if isinstance(weight, QuantTensor) else weight
