@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from triolet.plan import PlanRow, StepPlan, StepResult
-from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
+from triolet.request import FinishReason, Request, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 
 VOCAB_SIZE = 11
@@ -34,6 +34,12 @@ def make_request(request_id: int, num_prompt_tokens: int, max_tokens: int, *stop
         seed=request_id * 31,
         stop_token_ids=frozenset(stops),
     )
+
+
+def shape(plan: StepPlan | None) -> list[tuple[int, int, int]]:
+    """(request, start, tokens) of each row."""
+    assert plan is not None
+    return [(row.request.request_id, row.start, row.num_tokens) for row in plan.rows]
 
 
 def sample(request: Request, token_ids: Sequence[int]) -> int:
@@ -83,7 +89,7 @@ class FakeRunner:
     def submit(self, plan: StepPlan) -> None:
         slots_in_use = {row.slot: row.request.request_id for flown, _ in self.in_flight for row in flown.rows}
         blocks_in_use = {block for _, owners in self.in_flight for block in owners}
-        owners = {}
+        owners: dict[int, int] = {}
         for row in plan.rows:
             request_id = row.request.request_id
             assert slots_in_use.get(row.slot, request_id) == request_id, "the slot is in flight for another"
@@ -101,14 +107,12 @@ class FakeRunner:
     def execute(self, errors: dict[int, str] | None = None) -> tuple[StepPlan, StepResult]:
         plan, _ = self.in_flight.popleft()
         token_ids = [token for row in plan.rows if (token := self._run(row)) is not None]
-        logprobs: list[TokenLogprobs | None] = [
-            TokenLogprobs((token_id,), (-0.5,), 1) if row.request.num_logprobs is not None else None
-            for row, token_id in zip((row for row in plan.rows if row.is_sampled), token_ids, strict=True)
-        ]
-        result = StepResult(
-            step_id=plan.step_id, token_ids=tuple(token_ids), logprobs=tuple(logprobs), errors=errors or {}
+        return plan, StepResult(
+            step_id=plan.step_id,
+            token_ids=tuple(token_ids),
+            logprobs=(None,) * len(token_ids),
+            errors=errors or {},
         )
-        return plan, result
 
     def _run(self, row: PlanRow) -> int | None:
         request_id = row.request.request_id
@@ -169,10 +173,12 @@ class Harness:
         self.outcomes[request.request_id] = Outcome(request)
 
     def abort(self, request_id: int) -> None:
-        outcome = self.outcomes[request_id]
-        is_live = outcome.last is None and not outcome.is_aborted
+        is_live = not self.has_ended(request_id)
         assert self.scheduler.abort(request_id) == is_live
-        outcome.is_aborted |= is_live
+        self.outcomes[request_id].is_aborted |= is_live
+
+    def has_ended(self, request_id: int) -> bool:
+        return self.outcomes[request_id].last is not None or self.outcomes[request_id].is_aborted
 
     def schedule(self) -> StepPlan | None:
         plan = self.scheduler.schedule()
@@ -218,7 +224,7 @@ class Harness:
         statistics = self.scheduler.statistics()
         assert statistics.num_free_blocks == statistics.num_blocks
         assert statistics.num_running == statistics.num_waiting == 0
-        assert all(outcome.last is not None or outcome.is_aborted for outcome in self.outcomes.values())
+        assert all(self.has_ended(request_id) for request_id in self.outcomes)
 
     def _check(self, outcome: Outcome) -> None:
         assert outcome.last is not None

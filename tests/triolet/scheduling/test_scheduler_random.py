@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from tests.triolet.scheduling.fake_runner import Harness, make_config, make_request
+
 from triolet.errors import OverloadedError, PromptTooLongError
 
 
@@ -102,3 +102,36 @@ TestSchedulerMachine.settings = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_long_random_run(depth: int) -> None:
+    """50 000 random steps on one scheduler: nothing wears out, nothing starves."""
+    generator = random.Random(depth)
+    config = make_config(
+        max_num_seqs=6, max_num_batched_tokens=12, max_model_len=32, num_blocks=14, max_num_queued_requests=8
+    )
+    harness = Harness(config, depth)
+    added_at: dict[int, int] = {}
+    for step in range(50_000):
+        match generator.choices(["add", "abort", "schedule", "commit"], [3, 1, 10, 10])[0]:
+            case "add" if harness.scheduler.num_waiting < config.max_num_queued_requests:
+                stops = (3,) if generator.random() < 0.5 else ()
+                request = make_request(step, generator.randint(1, 16), generator.randint(1, 16), *stops)
+                harness.add(request)
+                added_at[step] = step
+            case "abort" if added_at:
+                harness.abort(generator.choice(sorted(added_at)))
+            case "schedule" if len(harness.runner.in_flight) < depth:
+                harness.schedule()
+            case "commit" if harness.runner.in_flight:
+                plan, _ = harness.runner.in_flight[0]
+                is_broken = generator.random() < 0.01
+                harness.commit({generator.randrange(len(plan.rows)): "broken"} if is_broken else None)
+        harness.scheduler.check_integrity()
+        for request_id in [request_id for request_id in added_at if harness.has_ended(request_id)]:
+            del added_at[request_id]
+        assert all(step - since < 2_000 for since in added_at.values()), "a request starves"
+    harness.run()
+    assert harness.scheduler.statistics().num_preemptions > 100
