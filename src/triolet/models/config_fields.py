@@ -6,7 +6,6 @@ This module knows neither what the fields mean nor where they come from.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -53,7 +52,7 @@ class Fields:
         """A finite number with ``low < number <= high``."""
         value = self.get(name, default)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not (math.isfinite(value) and low < value <= high):
+        if not is_number or not low < value <= high:
             self.fail(name, f"must be a number in ({low}, {high:g}], got {_shown(value)}")
         return float(value)
 

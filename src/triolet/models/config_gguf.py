@@ -125,8 +125,14 @@ def _windows(fields: Fields, num_layers: int, *, is_gemma: bool) -> tuple[int | 
     if fields.get("attention.sliding_window", None) is None and not is_gemma:
         return (None,) * num_layers
     window = fields.integer("attention.sliding_window", high=1 << 30)
-    pattern = fields.integer("attention.sliding_window_pattern", 6) if is_gemma else num_layers + 1
-    return tuple(window if (layer + 1) % pattern else None for layer in range(num_layers))
+    pattern_key = "attention.sliding_window_pattern"
+    pattern = fields.get(pattern_key, 6 if is_gemma else num_layers + 1)
+    if not isinstance(pattern, list):
+        period = fields.integer(pattern_key, pattern)
+        pattern = [(layer + 1) % period != 0 for layer in range(num_layers)]
+    if len(pattern) != num_layers or not all(isinstance(is_local, bool) for is_local in pattern):
+        fields.fail(pattern_key, f"must be an integer, or {num_layers} booleans, one per layer")
+    return tuple(window if is_local else None for is_local in pattern)
 
 
 def _attention_scale(
