@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -47,25 +48,28 @@ class PagedModel:
 
     def step(self, tokens: Mapping[int, Sequence[int]]) -> list[Tensor]:
         """Append tokens to sequences; → logits ``(num_tokens, vocab)`` of each, at every new position."""
-        token_ids = torch.tensor([token for part in tokens.values() for token in part])
-        logits = self._forward(tokens, token_ids, torch.arange(len(token_ids)))
-        return list(torch.split(logits, [len(part) for part in tokens.values()]))
+        counts = [len(part) for part in tokens.values()]
+        return list(torch.split(self._forward(tokens, list(range(sum(counts)))), counts))
 
     def step_last(self, tokens: Mapping[int, Sequence[int]]) -> Tensor:
         """Append tokens to sequences; → logits ``(num_sequences, vocab)`` after the last token of each."""
-        token_ids = torch.tensor([token for part in tokens.values() for token in part])
-        ends = torch.tensor([len(part) for part in tokens.values()]).cumsum(0)
-        return self._forward(tokens, token_ids, ends - 1)
+        ends = accumulate(len(part) for part in tokens.values())
+        return self._forward(tokens, [end - 1 for end in ends])
+
+    def step_none(self, tokens: Mapping[int, Sequence[int]]) -> Tensor:
+        """Append tokens to sequences and ask for no logits; → ``(0, vocab)``."""
+        return self._forward(tokens, [])
 
     def release(self, sequence: int) -> None:
         """Forget a sequence and give its blocks back."""
         self._free += self._blocks.pop(sequence)
         del self._lengths[sequence]
 
-    def _forward(self, tokens: Mapping[int, Sequence[int]], token_ids: Tensor, rows: Tensor) -> Tensor:
+    def _forward(self, tokens: Mapping[int, Sequence[int]], rows: list[int]) -> Tensor:
+        token_ids = torch.tensor([token for part in tokens.values() for token in part])
         batch = self._append({sequence: len(part) for sequence, part in tokens.items()})
         with torch.inference_mode():
-            return self.model.forward(token_ids, batch, self._kv_cache, rows)
+            return self.model.forward(token_ids, batch, self._kv_cache, torch.tensor(rows, dtype=torch.int64))
 
     def _append(self, counts: Mapping[int, int]) -> AttentionBatch:
         positions, slots, starts = [], [], [0]

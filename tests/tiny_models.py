@@ -170,6 +170,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_value_length(head_dim)
     if architecture == "gemma3":
         writer.add_sliding_window(config.sliding_window)
+        writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
 
 
 def _write_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> Tensor:
