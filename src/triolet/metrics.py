@@ -1,0 +1,102 @@
+"""A snapshot of an engine's statistics in the text format of Prometheus, made anew at each scrape.
+
+Gauges come from live state and so cannot freeze. Knows neither the engine nor HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from triolet.statistics import EngineState, EngineStatistics, Histogram
+
+__all__ = ["CONTENT_TYPE", "EngineCollector", "render_metrics"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+LABELS = ("model_name",)
+
+
+class EngineCollector(Collector):
+    """Turns one snapshot into metric families, all of them named ``triolet_…``."""
+
+    def __init__(self, statistics: EngineStatistics, *, model_name: str) -> None:
+        self._statistics = statistics
+        self._labels = (model_name,)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield self._state()
+        yield from self._counters()
+        yield self._outcomes()
+        yield from self._histograms()
+
+    def _gauges(self) -> Iterator[Metric]:
+        scheduler = self._statistics.scheduler
+        for name, text, value in (
+            ("num_requests_running", "Requests being computed.", scheduler.num_running),
+            ("num_requests_waiting", "Requests waiting for their first step.", scheduler.num_waiting),
+            ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", scheduler.kv_usage),
+            ("kv_cache_blocks", "KV blocks in all.", scheduler.num_blocks),
+        ):
+            family = GaugeMetricFamily(f"triolet_{name}", text, labels=LABELS)
+            family.add_metric(self._labels, value)
+            yield family
+
+    def _state(self) -> Metric:
+        family = GaugeMetricFamily(
+            "triolet_engine_state", "1 for the state the engine is in.", labels=(*LABELS, "state")
+        )
+        for state in EngineState:
+            family.add_metric((*self._labels, state.value), float(state is self._statistics.state))
+        return family
+
+    def _counters(self) -> Iterator[Metric]:
+        statistics = self._statistics
+        for name, text, value in (
+            ("prompt_tokens", "Prompt tokens computed.", statistics.num_prompt_tokens),
+            ("generation_tokens", "Tokens generated.", statistics.num_generated_tokens),
+            ("num_preemptions", "Times a request lost its KV blocks.", statistics.scheduler.num_preemptions),
+            ("steps", "Steps of the engine.", statistics.num_steps),
+        ):
+            family = CounterMetricFamily(f"triolet_{name}", text, labels=LABELS)
+            family.add_metric(self._labels, value)
+            yield family
+
+    def _outcomes(self) -> Metric:
+        family = CounterMetricFamily(
+            "triolet_request_outcome", "Requests that ended, by how.", labels=(*LABELS, "finished_reason")
+        )
+        for outcome, count in sorted(self._statistics.outcomes.items()):
+            family.add_metric((*self._labels, outcome), count)
+        return family
+
+    def _histograms(self) -> Iterator[Metric]:
+        statistics = self._statistics
+        for name, text, histogram in (
+            ("time_to_first_token", "From arrival to the first token.", statistics.time_to_first_token),
+            ("inter_token_latency", "Between two tokens of a request.", statistics.inter_token_latency),
+            ("e2e_request_latency", "From arrival to the end.", statistics.request_latency),
+            ("cancel_latency", "From a caller leaving to its slot being free.", statistics.cancel_latency),
+            ("step_duration", "One step of the engine.", statistics.step_duration),
+        ):
+            family = HistogramMetricFamily(f"triolet_{name}_seconds", f"Seconds. {text}", labels=LABELS)
+            family.add_metric(self._labels, _buckets(histogram), histogram.total)
+            yield family
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    ends = [*(str(bound) for bound in histogram.bounds), "+Inf"]
+    return list(zip(ends, map(float, accumulate(histogram.counts)), strict=True))
+
+
+def render_metrics(statistics: EngineStatistics, *, model_name: str) -> bytes:
+    """The whole page: the engine's metrics, and those of the process (memory, CPU time, open files)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(statistics, model_name=model_name))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)

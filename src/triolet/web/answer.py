@@ -1,0 +1,87 @@
+"""What completions and chat completions share: the head of an answer, and streaming it or folding it.
+
+Knows nothing of the choices in an answer.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from quart import Response, g, request
+
+from triolet.errors import ModelNotFoundError
+from triolet.web.generation import FoldedChoice, Generation, Usage
+from triolet.web.serving_engine import ServingEngine
+from triolet.web.settings import WebSettings
+from triolet.web.sse import ChunkShape, event_stream_response
+
+__all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "json_response", "label_response"]
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class AnswerShape(ChunkShape, Protocol):
+    """How one kind of answer is written, streamed and not."""
+
+    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What is the same in all chunks of an answer. ``id`` is made here: a caller's own id is only echoed."""
+
+    id: str
+    created: int
+    model: str
+
+    @classmethod
+    def create(cls, prefix: str, model: str, settings: WebSettings) -> AnswerHead:
+        g.answer_id = f"{prefix}-{secrets.token_hex(12)}"
+        return cls(g.answer_id, int(settings.clock()), model)
+
+    def as_mapping(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def check_model(engine: ServingEngine, model: str | None) -> str:
+    """The name to answer with; the canonical one if none is given. Raises :class:`ModelNotFoundError`."""
+    if model is None:
+        return engine.model_names[0]
+    if model not in engine.model_names:
+        served = ", ".join(repr(name) for name in engine.model_names)
+        raise ModelNotFoundError(f"The model {model!r} does not exist; served here: {served}.", param="model")
+    return model
+
+
+async def answer(
+    generation: Generation, shape: AnswerShape, *, is_streamed: bool, ping_interval: float
+) -> Response:
+    """The response to a request that has been submitted, streamed or whole. Leaving it aborts the request."""
+    if is_streamed:
+        return await event_stream_response(generation, shape, ping_interval=ping_interval)
+    choices: dict[int, FoldedChoice] = {}
+    try:
+        while not generation.is_finished:
+            for delta in await generation.next():
+                choices.setdefault(delta.index, FoldedChoice(delta.index)).add(delta)
+    finally:
+        generation.abort()
+    return shape.plain([choices[index] for index in sorted(choices)], generation.usage)
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status=status, content_type="application/json")
+
+
+def label_response(response: Response) -> Response:
+    """Name the request: the caller's ``X-Request-Id``, else the id of the answer, else a new one."""
+    given = request.headers.get("X-Request-Id", "")
+    if _REQUEST_ID.fullmatch(given):
+        response.headers["X-Request-Id"] = given
+    elif "X-Request-Id" not in response.headers:
+        response.headers["X-Request-Id"] = g.get("answer_id") or f"req-{secrets.token_hex(12)}"
+    return response

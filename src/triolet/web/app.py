@@ -1,0 +1,85 @@
+"""The routes as a blueprint for any Quart application, and the application of the server itself.
+
+The same handlers run on asyncio (Quart) and on Trio (QuartTrio).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quart import Blueprint, Quart, Response
+from quart_trio import QuartTrio
+
+from triolet.args import Backend, ServeArgs
+from triolet.statistics import EngineState
+from triolet.web.answer import label_response
+from triolet.web.auth import key_check, resolve_api_key
+from triolet.web.chat import add_chat_routes
+from triolet.web.completions import add_completion_routes
+from triolet.web.errors import install_error_handlers
+from triolet.web.middleware import FinalSendShield
+from triolet.web.models_api import add_model_routes
+from triolet.web.operations import add_operation_routes
+from triolet.web.serving_engine import ServingEngine
+from triolet.web.settings import WebSettings
+
+__all__ = ["blueprint", "create_app"]
+
+LEAVING = frozenset({EngineState.DRAINING, EngineState.STOPPED})
+
+
+def blueprint(
+    engine: ServingEngine, settings: WebSettings | None = None, *, name: str = "triolet"
+) -> Blueprint:
+    """All routes over one engine: ``app.register_blueprint(blueprint(engine), url_prefix="/llm")``.
+
+    Errors of these routes are answered in the OpenAI shape; those of the rest of the application are not
+    touched. Register several under different names to serve several engines.
+    """
+    settings = settings or WebSettings()
+    routes = Blueprint(name, __name__)
+    if settings.api_key is not None:
+        routes.before_request(key_check(settings.api_key))
+    add_completion_routes(routes, engine, settings)
+    add_chat_routes(routes, engine, settings)
+    add_model_routes(routes, engine, settings)
+    add_operation_routes(routes, engine, settings)
+    install_error_handlers(routes)
+    routes.after_request(_label)
+    return routes
+
+
+def create_app(
+    engine: ServingEngine, args: ServeArgs | None = None, *, is_leaving: Callable[[], bool] = lambda: False
+) -> Quart:
+    """The server's application, of the class that fits ``args.backend``. It does not run the engine."""
+    args = args or ServeArgs()
+    settings = WebSettings(
+        api_key=resolve_api_key(args.api_key),
+        max_body_bytes=args.max_body_bytes,
+        ping_interval=args.ping_interval,
+        is_leaving=is_leaving,
+    )
+    app = _application(args.backend)
+    # Bodies are bounded where they are read; the framework's time-out would cut long streams.
+    app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
+    app.register_blueprint(blueprint(engine, settings))
+    install_error_handlers(app)
+
+    @app.after_request
+    async def finish(response: Response) -> Response:
+        if settings.is_leaving() or engine.state in LEAVING:
+            response.headers["Connection"] = "close"
+        return label_response(response)
+
+    app.asgi_app = FinalSendShield(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
+    return app
+
+
+async def _label(response: Response) -> Response:
+    return label_response(response)
+
+
+def _application(backend: Backend) -> Quart:
+    kind = QuartTrio if backend == "trio" else Quart
+    return kind(__name__, static_folder=None)

@@ -1,0 +1,75 @@
+"""The bytes of a request body, bounded in size and in time, and JSON decoding that names the wrong field.
+
+Knows nothing of what the fields mean.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import anyio
+import msgspec
+from quart import Request
+
+from triolet.errors import InvalidRequestError, RequestTooLargeError, TrioletError
+
+__all__ = ["BodyTimeoutError", "decode_json", "read_body"]
+
+BODY_TIMEOUT_SECONDS = 60.0
+DISCARD_BYTES = 64 * 2**20
+"""How much of a body that is too large is read and dropped, so that the client gets to read the answer."""
+
+T = TypeVar("T")
+
+_AT_PATH = re.compile(r"^(?P<problem>.*) - at `(?:key in )?\$(?P<path>.*)`$", re.DOTALL)
+_NAMES_FIELD = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+
+
+class BodyTimeoutError(TrioletError):
+    """The body did not arrive in time."""
+
+    status = 408
+    error_type = "invalid_request_error"
+
+
+async def read_body(request: Request, *, max_bytes: int, timeout: float = BODY_TIMEOUT_SECONDS) -> bytes:
+    """The whole body. Raises :class:`RequestTooLargeError` above ``max_bytes``, whatever was announced."""
+    body = bytearray()
+    num_bytes = 0
+    with anyio.move_on_after(timeout) as scope:
+        async for chunk in request.body:
+            num_bytes += len(chunk)
+            if num_bytes <= max_bytes:
+                body += chunk
+            elif num_bytes > max_bytes + DISCARD_BYTES:
+                break
+    if num_bytes > max_bytes:
+        raise RequestTooLargeError(f"The request body is larger than the {max_bytes} bytes accepted here.")
+    if scope.cancelled_caught:
+        raise BodyTimeoutError(f"The request body did not arrive within {timeout:g} s.")
+    return bytes(body)
+
+
+def decode_json(data: bytes, kind: type[T]) -> T:
+    """Decode strictly. Raises :class:`InvalidRequestError` whose ``param`` is the path of the wrong field."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"The body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequestError("The body is not valid JSON: it is nested too deeply") from None
+
+
+def _invalid_field(text: str) -> InvalidRequestError:
+    match = _AT_PATH.match(text)
+    problem, path = (match["problem"], match["path"]) if match else (text, "")
+    named = _NAMES_FIELD.search(problem)
+    if named:
+        path += f".{named['name']}"
+    param = path.removeprefix(".") or None
+    if param is None:
+        return InvalidRequestError(f"The body must be a JSON object: {problem}")
+    return InvalidRequestError(f"{param}: {problem}", param=param)

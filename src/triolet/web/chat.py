@@ -1,0 +1,102 @@
+"""``POST /v1/chat/completions``: the route, and the shape of its answers and chunks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from triolet.web.answer import AnswerHead, answer, check_model, json_response
+from triolet.web.body import read_body
+from triolet.web.generation import Delta, FoldedChoice, Usage, require_serving, submit_all
+from triolet.web.logprobs import ChatLogprobs
+from triolet.web.schema import ChatBody, decode_body
+from triolet.web.serving_engine import ServingEngine, TokenText
+from triolet.web.settings import WebSettings
+from triolet.web.sse import ChunkFrame
+
+__all__ = ["ChatShape", "add_chat_routes"]
+
+
+class ChatShape:
+    """How a chat completion is written, streamed and not."""
+
+    def __init__(self, head: AnswerHead, tokenizer: TokenText, *, is_usage_included: bool) -> None:
+        self._head = head
+        self._logprobs = ChatLogprobs(tokenizer)
+        self.frame = ChunkFrame(head.as_mapping("chat.completion.chunk"), is_usage_included=is_usage_included)
+
+    def opening(self) -> bytes:
+        return self._chunk(0, {"role": "assistant", "content": ""})
+
+    def chunks(self, delta: Delta) -> bytes:
+        events = b""
+        if delta.logprobs:
+            events = self._chunk(delta.index, {"content": delta.text}, self._logprobs.convert(delta.logprobs))
+        elif delta.text:
+            text = msgspec.json.encode(delta.text)
+            events = self.frame.chunk(
+                b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
+                % (delta.index, text)
+            )
+        if delta.finish_reason is not None:
+            events += self._chunk(delta.index, {}, last=delta)
+        return events
+
+    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response:
+        return json_response(
+            self._head.as_mapping("chat.completion")
+            | {
+                "choices": [self._choice(choice) for choice in choices],
+                "usage": usage.as_mapping(),
+            }
+        )
+
+    def _choice(self, choice: FoldedChoice) -> dict[str, Any]:
+        return {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None if choice.logprobs is None else self._logprobs.convert(choice.logprobs),
+            **_ending(choice.last),
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, str],
+        logprobs: dict[str, Any] | None = None,
+        last: Delta | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, **_ending(last)}
+        return self.frame.chunk(msgspec.json.encode(choice))
+
+
+def _ending(last: Delta | None) -> dict[str, Any]:
+    if last is None or last.finish_reason is None:
+        return {"finish_reason": None}
+    return {"finish_reason": last.finish_reason.value, "stop_reason": last.stop_reason, "seed": last.seed}
+
+
+def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
+    """Add the route to a blueprint."""
+
+    @blueprint.post("/v1/chat/completions")
+    async def chat_completions() -> Response:
+        body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
+        params, messages = body.sampling_params(), body.message_mappings()
+        head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
+        require_serving(engine)
+        submit = partial(
+            engine.submit_chat,
+            messages,
+            params,
+            request_id=head.id,
+            add_generation_prompt=body.add_generation_prompt is not False,
+        )
+        generation = await submit_all([submit])
+        shape = ChatShape(head, engine.tokenizer, is_usage_included=body.is_usage_included)
+        return await answer(
+            generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
+        )

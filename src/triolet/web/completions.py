@@ -1,0 +1,86 @@
+"""``POST /v1/completions``: the route, and the shape of its answers and chunks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from triolet.web.answer import AnswerHead, answer, check_model, json_response
+from triolet.web.body import read_body
+from triolet.web.generation import Delta, FoldedChoice, Usage, require_serving, submit_all
+from triolet.web.logprobs import CompletionLogprobs
+from triolet.web.schema import CompletionBody, decode_body
+from triolet.web.serving_engine import ServingEngine, TokenText
+from triolet.web.settings import WebSettings
+from triolet.web.sse import ChunkFrame
+
+__all__ = ["CompletionShape", "add_completion_routes"]
+
+
+class CompletionShape:
+    """How a completion is written, streamed and not."""
+
+    def __init__(self, head: AnswerHead, tokenizer: TokenText, *, is_usage_included: bool) -> None:
+        self._head = head
+        self._tokenizer = tokenizer
+        self._logprobs: dict[int, CompletionLogprobs] = {}
+        self.frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=is_usage_included)
+
+    def opening(self) -> bytes:
+        return b""
+
+    def chunks(self, delta: Delta) -> bytes:
+        if not delta.text and not delta.logprobs and delta.finish_reason is None:
+            return b""
+        if delta.logprobs is None and delta.finish_reason is None:
+            text = msgspec.json.encode(delta.text)
+            choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (delta.index, text)
+        else:
+            choice = msgspec.json.encode(self._choice(delta.index, delta.text, delta, delta.logprobs))
+        return self.frame.chunk(choice)
+
+    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response:
+        return json_response(
+            self._head.as_mapping("text_completion")
+            | {
+                "choices": [self._choice(c.index, c.text, c.last, c.logprobs) for c in choices],
+                "usage": usage.as_mapping(),
+            }
+        )
+
+    def _choice(
+        self, index: int, text: str, last: Delta | None, logprobs: list[Any] | None
+    ) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        if logprobs is not None:
+            converter = self._logprobs.setdefault(index, CompletionLogprobs(self._tokenizer))
+            choice["logprobs"] = converter.convert(logprobs)
+        if last is not None and last.finish_reason is not None:
+            choice |= {
+                "finish_reason": last.finish_reason.value,
+                "stop_reason": last.stop_reason,
+                "seed": last.seed,
+            }
+        return choice
+
+
+def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
+    """Add the route to a blueprint."""
+
+    @blueprint.post("/v1/completions")
+    async def completions() -> Response:
+        body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
+        params, prompts = body.sampling_params(), body.prompts()
+        head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
+        require_serving(engine)
+        generation = await submit_all([
+            partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}")
+            for index, prompt in enumerate(prompts)
+        ])  # fmt: skip
+        shape = CompletionShape(head, engine.tokenizer, is_usage_included=body.is_usage_included)
+        return await answer(
+            generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
+        )

@@ -1,0 +1,106 @@
+"""Every error as an OpenAI error object with its HTTP status; nothing ever answers in HTML.
+
+Knows :mod:`triolet.errors` and Quart's exceptions, not the routes that raise them.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from quart import Blueprint, Quart, Response
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge, RequestTimeout
+
+from triolet.errors import (
+    AuthenticationError,
+    EngineDeadError,
+    OverloadedError,
+    RequestTooLargeError,
+    TrioletError,
+)
+
+__all__ = ["RequestAbortedError", "error_body", "error_response", "install_error_handlers"]
+
+logger = logging.getLogger("triolet.web")
+
+RETRY_AFTER_DEAD_SECONDS = 5
+
+
+class RequestAbortedError(TrioletError):
+    """The server ended the request before the model did, because it is shutting down."""
+
+    status = 503
+    error_type = "server_error"
+    code = "request_aborted"
+
+
+def error_body(error: TrioletError) -> dict[str, Any]:
+    """The OpenAI error object of an error."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.error_type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_response(error: TrioletError) -> Response:
+    """The whole answer: status, JSON body and the headers that go with the status."""
+    response = Response(
+        msgspec.json.encode(error_body(error)), status=error.status, content_type="application/json"
+    )
+    if isinstance(error, OverloadedError):
+        response.headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, EngineDeadError | RequestAbortedError):
+        response.headers["Retry-After"] = str(RETRY_AFTER_DEAD_SECONDS)
+    if isinstance(error, AuthenticationError):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+class _HTTPError(TrioletError):
+    """An error that the web framework found."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status  # type: ignore[misc]
+        self.error_type = "invalid_request_error" if status < 500 else "server_error"  # type: ignore[misc]
+
+
+async def _on_http_exception(error: HTTPException) -> Response:
+    if isinstance(error, RequestEntityTooLarge):
+        return error_response(RequestTooLargeError("The request body is larger than the server accepts."))
+    status = error.code or 500
+    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Error"
+    response = error_response(_HTTPError(_explain(error, phrase), status=status))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+def _explain(error: HTTPException, phrase: str) -> str:
+    if isinstance(error, RequestTimeout):
+        return "The request body did not arrive in time."
+    return f"{phrase}: {error.description}" if error.description else phrase
+
+
+async def _on_triolet_error(error: TrioletError) -> Response:
+    if error.status >= 500 and not isinstance(error, OverloadedError):
+        logger.error("request failed: %s", error.message)
+    return error_response(error)
+
+
+async def _on_unexpected(error: Exception) -> Response:
+    logger.error("unexpected error while answering a request", exc_info=error)
+    return error_response(_HTTPError("Internal server error; its cause is in the server's log.", status=500))
+
+
+def install_error_handlers(scaffold: Quart | Blueprint) -> None:
+    """Make an application, or the routes of a blueprint alone, answer every error in the OpenAI shape."""
+    scaffold.register_error_handler(TrioletError, _on_triolet_error)
+    scaffold.register_error_handler(HTTPException, _on_http_exception)
+    scaffold.register_error_handler(Exception, _on_unexpected)

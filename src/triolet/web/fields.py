@@ -1,0 +1,113 @@
+"""Request fields that are not served: which values of them change nothing, and which fields never do.
+
+A field that would change the answer is never dropped in silence: with a value other than its neutral one it
+is a 400 that names it. Fields that cannot change the answer are accepted and ignored; a field that nobody
+knows is accepted only as null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from triolet.errors import InvalidRequestError
+
+__all__ = ["CHAT_NEUTRAL", "COMPLETION_NEUTRAL", "HARMLESS", "check_other_fields", "is_neutral"]
+
+HARMLESS = frozenset({
+    "cache_prompt",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "timings_per_token",
+    "user",
+})  # fmt: skip
+"""Accepted and ignored: book-keeping, and hints about caching."""
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "cache_salt": ("",),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "min_tokens": (0,),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "structured_outputs": ({},),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+
+COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
+    "add_special_tokens": (True,),
+    "prompt_embeds": (),
+    "suffix": ("",),
+}
+"""Fields of a completion that are not served, with the values of them that ask for nothing."""
+
+CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
+    "add_special_tokens": (False,),
+    "audio": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "function_call": ("none",),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "prediction": (),
+    "reasoning_effort": (),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""Fields of a chat completion that are not served, with the values of them that ask for nothing."""
+
+
+def is_neutral(value: Any, neutral_values: Iterable[Any]) -> bool:
+    """Whether a value asks for nothing: null, or one of the neutral values (where true is not 1)."""
+    return value is None or any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+        for neutral in neutral_values
+    )
+
+
+def check_other_fields(
+    fields: Mapping[str, msgspec.Raw], known: Iterable[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """Refuse what would have to be ignored. Raises :class:`InvalidRequestError` naming one such field."""
+    for name in sorted(fields.keys() - HARMLESS - set(known)):
+        value = _decoded(name, fields[name])
+        if name not in neutral and value is not None:
+            raise InvalidRequestError(f"{name}: unknown field; remove it", param=name)
+        if not is_neutral(value, neutral.get(name, ())):
+            raise InvalidRequestError(f"{name}: this server does not support it; remove it", param=name)
+
+
+def _decoded(name: str, raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequestError(f"{name}: {error}", param=name) from None

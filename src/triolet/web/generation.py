@@ -1,0 +1,189 @@
+"""The outputs behind one HTTP request: one engine stream or several, read as a single run of deltas.
+
+Streamed and plain answers are both made of these deltas, so they cannot differ. Knows neither HTTP nor the
+shape of any answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
+from triolet.request import FinishReason, RequestOutput, TokenLogprobs
+from triolet.statistics import EngineState
+from triolet.web.errors import RequestAbortedError
+from triolet.web.serving_engine import OutputStream, ServingEngine
+
+__all__ = ["Delta", "FoldedChoice", "Generation", "Usage", "require_serving", "submit_all"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Delta:
+    """What is new of one choice. The one with a ``finish_reason`` is its last."""
+
+    index: int
+    text: str
+    logprobs: list[TokenLogprobs] | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    seed: int
+
+
+@dataclass(slots=True)
+class FoldedChoice:
+    """The sum of the deltas of one choice."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    last: Delta | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.texts.append(delta.text)
+        if delta.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + delta.logprobs
+        self.last = delta
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+@dataclass(slots=True)
+class Usage:
+    """Numbers of tokens, all choices together."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def as_mapping(self) -> dict[str, object]:
+        """The OpenAI usage object."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Generation:
+    """Reads the streams of one request, choice ``i`` from stream ``i``.
+
+    No task outlives a call of :meth:`next`, so that the reader may be a generator, a handler or a test.
+    """
+
+    def __init__(self, streams: Sequence[OutputStream]) -> None:
+        self._open = dict(enumerate(streams))
+        self._last: dict[int, RequestOutput] = {}
+        self._failure: Exception | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice has had its last delta."""
+        return not self._open and self._failure is None
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all choices so far."""
+        usage = Usage()
+        for output in self._last.values():
+            usage.prompt_tokens += len(output.prompt_token_ids)
+            usage.completion_tokens += output.num_output_tokens
+            usage.cached_tokens += output.num_cached_tokens
+        return usage
+
+    async def next(self, within: float = math.inf) -> list[Delta]:
+        """Wait for news; none after ``within`` seconds without any.
+
+        Raises :class:`EngineGenerateError`, :class:`EngineDeadError` or :class:`RequestAbortedError` when a
+        choice fails; the others are then aborted, and what they had produced before has been handed out.
+        """
+        deltas: list[Delta] = []
+        for index in await self._wait_ready(within) if self._failure is None else ():
+            try:
+                deltas.append(self._take(index, await self._open[index].__anext__()))
+            except StopAsyncIteration:
+                self._fail(EngineGenerateError("The engine ended the request without saying why."))
+            except Exception as error:
+                self._fail(error)
+        if self._failure is not None and not deltas:
+            self.abort()
+            raise self._failure
+        return deltas
+
+    def abort(self) -> None:
+        """Give up what is still running. Idempotent, never blocks."""
+        for stream in self._open.values():
+            stream.abort()
+
+    async def _wait_ready(self, within: float) -> list[int]:
+        """The choices that have news."""
+        ready: list[int] = []
+
+        async def watch(index: int, stream: OutputStream) -> None:
+            await stream.wait_ready()
+            ready.append(index)
+            group.cancel_scope.cancel()
+
+        with anyio.move_on_after(within):
+            if len(self._open) == 1:
+                ((index, stream),) = self._open.items()
+                await stream.wait_ready()
+                return [index]
+            async with anyio.create_task_group() as group:
+                for index, stream in self._open.items():
+                    group.start_soon(watch, index, stream)
+        return ready
+
+    def _take(self, index: int, output: RequestOutput) -> Delta:
+        self._last[index] = output
+        choice = output.outputs[0]
+        finish_reason = choice.finish_reason
+        if finish_reason is not None:
+            del self._open[index]
+        if finish_reason is FinishReason.ABORT:
+            self._fail(RequestAbortedError("The server is shutting down and ended this request early."))
+            finish_reason = None
+        elif finish_reason is FinishReason.ERROR:
+            self._fail(EngineGenerateError("The request failed inside the engine."))
+            finish_reason = None
+        return Delta(
+            index=index,
+            text=choice.text,
+            logprobs=choice.logprobs,
+            finish_reason=finish_reason,
+            stop_reason=choice.stop_reason,
+            seed=output.seed,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
+
+def require_serving(engine: ServingEngine) -> None:
+    """Raises :class:`OverloadedError` while the engine loads and :class:`EngineDeadError` once it is dead."""
+    if engine.state is EngineState.STARTING:
+        health = engine.health()
+        phase = f" ({health.phase}, {health.phase_seconds or 0:.0f} s)" if health.phase else ""
+        raise OverloadedError(f"The model is being loaded{phase}; try again soon.", is_serving=False)
+    if engine.state is EngineState.DEAD:
+        cause = engine.health().cause
+        raise EngineDeadError(f"The engine is dead: {cause}" if cause else "The engine is dead.")
+
+
+async def submit_all(submissions: Sequence[Callable[[], Awaitable[OutputStream]]]) -> Generation:
+    """Submit each; if one is refused, the ones before it are aborted and the error is passed on."""
+    streams: list[OutputStream] = []
+    try:
+        for submit in submissions:
+            streams.append(await submit())  # noqa: PERF401 - what is submitted must be known on failure
+    except BaseException:
+        for stream in streams:
+            stream.abort()
+        raise
+    return Generation(streams)

@@ -1,0 +1,38 @@
+"""Runs the server on the event loop that was asked for: asyncio, on uvloop where it is installed, or Trio.
+
+What a process may do only once and a library may not do at all is done here: the interpreter's switch
+interval and the set-up of logging.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from typing import Any
+
+import anyio
+
+from triolet.args import ServeArgs
+from triolet.web.serve import serve
+
+__all__ = ["backend_options", "run"]
+
+SWITCH_INTERVAL_SECONDS = 1e-4
+"""With Python's own 5 ms, a busy event loop delays each of the many operations in a step by that much."""
+
+
+def run(args: ServeArgs) -> int:
+    """Serve until told to stop; the exit code. Raises :class:`UsageError` for a port that is taken."""
+    logging.basicConfig(
+        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    return anyio.run(serve, args, backend=args.backend, backend_options=backend_options(args.backend))
+
+
+def backend_options(backend: str) -> dict[str, Any]:
+    """Options of :func:`anyio.run` for a backend."""
+    if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
+        return {"use_uvloop": True}
+    return {}

@@ -1,0 +1,105 @@
+"""ASGI middleware around the application: responses that end properly, and requests that can be ended.
+
+Knows ASGI and nothing of the framework or the routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import anyio
+
+__all__ = ["ASGIApp", "FinalSendShield", "OpenRequests", "Receive", "Scope", "Send"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class FinalSendShield:
+    """Lets the last send of a response finish.
+
+    Hypercorn announces a disconnect after the last body message while that send still has the connection to
+    close or to recycle; on Trio the framework then cancels it, and ``Connection: close`` never gets its EOF.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def shielded_send(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                with anyio.CancelScope(shield=True):
+                    await send(message)
+            else:
+                await send(message)
+
+        await self._app(scope, receive, shielded_send)
+
+
+class OpenRequests:
+    """Knows the HTTP requests being answered, so that a server can wait for them and then end them.
+
+    A request is ended by telling the framework that its client has gone: that cancels the handler on every
+    backend, which cancelling the server's own task does not.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._num_open = 0
+        self._is_idle = anyio.Event()
+        self._is_idle.set()
+        self._is_closed = False
+        self._waits: set[anyio.CancelScope] = set()
+
+    @property
+    def num_open(self) -> int:
+        return self._num_open
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is being answered."""
+        await self._is_idle.wait()
+
+    def disconnect_all(self) -> None:
+        """End every request now, and each one that comes later as soon as it waits for its client."""
+        self._is_closed = True
+        for wait in self._waits:
+            wait.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def interruptible_receive() -> Message:
+            if not self._is_closed:
+                with anyio.CancelScope() as wait:
+                    self._waits.add(wait)
+                    try:
+                        return await receive()
+                    finally:
+                        self._waits.discard(wait)
+            return {"type": "http.disconnect"}
+
+        self._enter()
+        try:
+            await self._app(scope, interruptible_receive, send)
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        if self._num_open == 0:
+            self._is_idle = anyio.Event()
+        self._num_open += 1
+
+    def _leave(self) -> None:
+        self._num_open -= 1
+        if self._num_open == 0:
+            self._is_idle.set()

@@ -1,0 +1,52 @@
+"""Routes for those who run the server: ``/live``, ``/ready``, ``/health``, ``/metrics``, ``/version``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from quart import Blueprint, Response
+
+import triolet
+from triolet.metrics import CONTENT_TYPE, render_metrics
+from triolet.statistics import EngineState
+from triolet.web.answer import json_response
+from triolet.web.serving_engine import ServingEngine
+from triolet.web.settings import WebSettings
+
+__all__ = ["add_operation_routes"]
+
+
+def add_operation_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
+    """Add the routes to a blueprint."""
+
+    @blueprint.get("/live")
+    async def live() -> Response:
+        """200 as long as the event loop turns."""
+        return json_response({"status": "live"})
+
+    @blueprint.get("/ready")
+    async def ready() -> Response:
+        """200 while new work is taken."""
+        health = engine.health()
+        if health.state is EngineState.READY and not settings.is_leaving():
+            return json_response({"status": "ready"})
+        status = "draining" if health.state is EngineState.READY else health.state.value
+        content = {"status": status, "phase": health.phase, "phase_seconds": health.phase_seconds}
+        response = json_response(content, status=503)
+        response.headers["Retry-After"] = "1"
+        return response
+
+    @blueprint.get("/health")
+    async def health() -> Response:
+        """The state in detail; 503 unless the engine serves."""
+        health = engine.health()
+        return json_response(asdict(health), status=200 if health.state is EngineState.READY else 503)
+
+    @blueprint.get("/metrics")
+    async def metrics() -> Response:
+        text = render_metrics(engine.statistics(), model_name=engine.model_names[0])
+        return Response(text, content_type=CONTENT_TYPE)
+
+    @blueprint.get("/version")
+    async def version() -> Response:
+        return json_response({"version": triolet.__version__})

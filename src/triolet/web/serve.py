@@ -1,0 +1,217 @@
+"""The server: HTTP, engine and signals as siblings in one nursery, from the first connection to the end.
+
+HTTP answers before the model is loaded. The first signal drains: unready, then no new work, then what is
+under way gets its time, then the rest is told; a second signal ends the process at once. An engine that dies
+takes the server with it, after every open request has had its answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from hypercorn.config import Config
+
+from triolet.args import ServeArgs
+from triolet.web.app import create_app
+from triolet.web.listener import address_url, open_listener
+from triolet.web.middleware import OpenRequests
+from triolet.web.serving_engine import ServingEngine
+
+__all__ = ["Server", "serve"]
+
+logger = logging.getLogger("triolet.web")
+
+FLUSH_SECONDS = 2.0
+"""How long the last events of requests that were ended may take to be written."""
+GRACEFUL_SECONDS = 1.0
+"""How long the HTTP server may take to close its connections."""
+ENGINE_STOP_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 30.0
+
+
+async def serve(args: ServeArgs) -> int:
+    """Serve until a signal or the death of the engine; the exit code: 0, or 1 if the engine died.
+
+    Raises :class:`UsageError` if the address cannot be listened on. Runs in the main thread only, where
+    signals arrive.
+    """
+    from triolet.engine import Engine
+
+    listener = open_listener(args.host, args.port)
+    return await Server(args, Engine(args), listener).run()
+
+
+class Server:
+    """One run of the server. ``announce`` gets the lines for the user once the server is ready.
+
+    ``exit_now`` ends the process when a second signal comes, and when connections or the engine cannot be
+    closed in time.
+    """
+
+    def __init__(
+        self,
+        args: ServeArgs,
+        engine: ServingEngine,
+        listener: socket.socket,
+        *,
+        announce: Callable[[str], None] | None = None,
+        exit_now: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._args = args
+        self._engine = engine
+        self._listener = listener
+        self._url = address_url(listener)
+        self._announce = announce or _write_line
+        self._exit_now = exit_now
+        self._is_leaving = False
+        app = create_app(engine, args, is_leaving=lambda: self._is_leaving)
+        self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
+        app.asgi_app = self._requests  # type: ignore[assignment,method-assign]
+        self._app = app
+        self._must_close_http = anyio.Event()
+        self._is_http_closed = anyio.Event()
+        self._is_engine_down = anyio.Event()
+        self._is_done = anyio.Event()
+        self._failure: Exception | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the server is on its way out."""
+        return self._is_leaving
+
+    async def run(self) -> int:
+        """The exit code. Whatever happens, no task, request or socket is left behind."""
+        async with anyio.create_task_group() as group:
+            await group.start(self._watch_signals, group)
+            group.start_soon(self._run_http)
+            group.start_soon(self._run_engine)
+            await self._is_done.wait()
+            group.cancel_scope.cancel()
+        if self._failure is None:
+            return 0
+        logger.critical("the server has stopped: %s", _cause(self._failure))
+        return 1
+
+    async def drain(self) -> None:
+        """Leave in phases, as the first signal asks for."""
+        logger.info("draining: /ready is off")
+        self._is_leaving = True
+        await anyio.sleep(self._args.drain_lead_time)
+        self._engine.begin_drain()
+        logger.info("draining: no new work; %d requests under way", self._requests.num_open)
+        with anyio.move_on_after(self._args.shutdown_timeout):
+            await self._engine.wait_idle()
+        self._engine.abort_all("the server is shutting down")
+        await self._close()
+
+    async def _close(self) -> None:
+        """Close HTTP, then the engine; what does not close in time is left to the end of the process."""
+        with anyio.move_on_after(FLUSH_SECONDS):
+            await self._requests.wait_idle()
+        self._requests.disconnect_all()
+        self._must_close_http.set()
+        with anyio.move_on_after(GRACEFUL_SECONDS + 1.5):
+            await self._is_http_closed.wait()
+        self._engine.stop()
+        with anyio.move_on_after(ENGINE_STOP_SECONDS):
+            await self._is_engine_down.wait()
+        if not (self._is_http_closed.is_set() and self._is_engine_down.is_set()):
+            logger.warning("connections or the engine could not be closed in time")
+            self._exit_now(0 if self._failure is None else 1)
+        self._is_done.set()
+
+    async def _run_engine(self) -> None:
+        try:
+            await self._engine.run(task_status=_WhenReady(self._announce_ready))
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._is_engine_down.set()
+        if not self._is_leaving:
+            self._is_leaving = True
+            await self._close()
+
+    async def _run_http(self) -> None:
+        try:
+            await _hypercorn_serve(self._args.backend)(
+                self._app, _hypercorn_config(self._listener), shutdown_trigger=self._must_close_http.wait
+            )
+        finally:
+            self._is_http_closed.set()
+
+    async def _watch_signals(self, group: anyio.abc.TaskGroup, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            await self._on_signals(signals, group)
+
+    async def _on_signals(self, signals: AsyncIterator[signal.Signals], group: anyio.abc.TaskGroup) -> None:
+        is_first = True
+        async for number in signals:
+            if not is_first or self._is_leaving:
+                self._exit_now(128 + number)
+            is_first = False
+            group.start_soon(self.drain)
+
+    def _announce_ready(self) -> None:
+        model = self._engine.model_names[0]
+        self._announce(f"{model} is ready at {self._url} (OpenAI base URL: {self._url}/v1). Try it:")
+        self._announce(
+            f"curl {self._url}/v1/chat/completions -H 'Content-Type: application/json' -d "
+            f"""'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
+        )
+
+
+class _WhenReady(TaskStatus[None]):
+    """Calls back when the engine says that it is ready."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+
+    def started(self, value: None = None) -> None:
+        self._callback()
+
+
+def _hypercorn_serve(backend: str) -> Callable[..., Awaitable[None]]:
+    # Hypercorn wants another entry point for each loop.
+    if backend == "trio":
+        import hypercorn.trio
+
+        from triolet.web.fast_write import install_fast_write
+
+        install_fast_write()
+        return hypercorn.trio.serve
+    import hypercorn.asyncio
+
+    return hypercorn.asyncio.serve
+
+
+def _hypercorn_config(listener: socket.socket) -> Config:
+    errors = logging.getLogger("triolet.web.hypercorn")
+    errors.setLevel(logging.WARNING)
+    config = Config()
+    # Hypercorn owns the descriptor from here on: once it has closed it, nothing is accepted and forgotten.
+    config.bind = [f"fd://{listener.detach()}"]
+    config.errorlog = errors
+    config.graceful_timeout = GRACEFUL_SECONDS
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.include_server_header = False
+    return config
+
+
+def _cause(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
+
+
+def _write_line(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

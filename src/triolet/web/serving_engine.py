@@ -1,0 +1,85 @@
+"""What the HTTP front end needs of an engine; :class:`triolet.engine.Engine` has it, and so have fakes.
+
+Nothing here knows HTTP or how an engine works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from anyio.abc import TaskStatus
+
+from triolet.request import RequestOutput, SamplingParams
+from triolet.statistics import EngineHealth, EngineState, EngineStatistics
+
+__all__ = ["OutputStream", "ServingEngine", "TokenText"]
+
+
+class OutputStream(Protocol):
+    """The outputs of one request. It is ended by being let go, and by cancellation of ``__anext__``."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]: ...
+
+    def __aiter__(self) -> OutputStream: ...
+
+    async def __anext__(self) -> RequestOutput: ...
+
+    async def wait_ready(self) -> None:
+        """Wait until ``__anext__`` has something at once. Being cancelled here ends nothing."""
+
+    def abort(self) -> None:
+        """End the request now. Idempotent, never blocks."""
+
+
+class TokenText(Protocol):
+    """How single tokens look, for log probabilities."""
+
+    def token_bytes(self, token_ids: Sequence[int]) -> bytes: ...
+
+
+class ServingEngine(Protocol):
+    """The engine behind the routes. ``max_model_len`` and ``tokenizer`` exist once it is ready."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def tokenizer(self) -> TokenText: ...
+
+    @property
+    def state(self) -> EngineState: ...
+
+    def health(self) -> EngineHealth: ...
+
+    def statistics(self) -> EngineStatistics: ...
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None: ...
+
+    def stop(self) -> None: ...
+
+    async def submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, request_id: str | None = None
+    ) -> OutputStream: ...
+
+    async def submit_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> OutputStream: ...
+
+    def begin_drain(self) -> None: ...
+
+    async def wait_idle(self) -> None: ...
+
+    def abort_all(self, reason: str) -> None: ...

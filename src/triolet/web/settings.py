@@ -1,0 +1,23 @@
+"""What the routes are told besides the engine: limits, the key, the clock, whether the server is leaving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["WebSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebSettings:
+    """Options of the routes. ``ping_interval`` is in seconds; ``api_key`` None leaves the routes open.
+
+    ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on.
+    """
+
+    api_key: str | None = None
+    max_body_bytes: int = 4 * 2**20
+    ping_interval: float = 15.0
+    clock: Callable[[], float] = time.time
+    is_leaving: Callable[[], bool] = lambda: False

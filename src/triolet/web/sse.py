@@ -1,0 +1,137 @@
+"""Server-sent events: a generation as a stream of chunks that always ends in ``[DONE]``.
+
+The parts of a chunk that never change are encoded once. Knows the frame of a chunk, not the choices in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from quart import Response
+
+from triolet.errors import EngineGenerateError, TrioletError
+from triolet.web.errors import error_body
+from triolet.web.generation import Delta, Generation
+
+__all__ = ["ChunkFrame", "ChunkShape", "EventStream", "event_stream_response"]
+
+logger = logging.getLogger("triolet.web")
+
+PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+class ChunkFrame:
+    """The constant part of each chunk: ``id``, ``object``, ``created``, ``model``; ``usage`` where asked for.
+
+    With usage asked for, chunks with choices carry ``"usage": null``, and one without choices comes last.
+    """
+
+    def __init__(self, head: dict[str, Any], *, is_usage_included: bool) -> None:
+        self.is_usage_included = is_usage_included
+        self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if is_usage_included else b"]}\n\n"
+
+    def chunk(self, choice: bytes) -> bytes:
+        return self._head + choice + self._tail
+
+    def usage_chunk(self, usage: dict[str, object]) -> bytes:
+        return self._head + b'],"usage":' + msgspec.json.encode(usage) + b"}\n\n"
+
+
+class ChunkShape(Protocol):
+    """How one kind of answer is streamed."""
+
+    frame: ChunkFrame
+
+    def opening(self) -> bytes:
+        """What comes before any delta."""
+
+    def chunks(self, delta: Delta) -> bytes:
+        """The chunks of one delta, possibly none."""
+
+
+class EventStream:
+    """The body of a streamed answer, an asynchronous iterator of bytes. Leaving it aborts the generation.
+
+    A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
+    """
+
+    def __init__(
+        self, generation: Generation, shape: ChunkShape, first: Sequence[Delta], *, ping_interval: float
+    ) -> None:
+        self._generation = generation
+        self._shape = shape
+        self._ping_interval = ping_interval
+        self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
+        self._is_ended = False
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ready is not None:
+            ready, self._ready = self._ready, None
+            return ready
+        if self._is_ended:
+            raise StopAsyncIteration
+        try:
+            return await self._next()
+        except BaseException:
+            self._generation.abort()
+            raise
+
+    async def aclose(self) -> None:
+        self._is_ended = True
+        self._generation.abort()
+
+    async def _next(self) -> bytes:
+        events = b""
+        try:
+            while not events:
+                deltas = await self._generation.next(self._ping_interval)
+                events = self._encode(deltas) if deltas else PING
+        except Exception as error:
+            self._generation.abort()
+            return self._end_with(error)
+        return events
+
+    def _encode(self, deltas: Sequence[Delta]) -> bytes:
+        events = b"".join([self._shape.chunks(delta) for delta in deltas])
+        if not self._generation.is_finished:
+            return events
+        self._is_ended = True
+        if self._shape.frame.is_usage_included:
+            events += self._shape.frame.usage_chunk(self._generation.usage.as_mapping())
+        return events + DONE
+
+    def _end_with(self, error: Exception) -> bytes:
+        self._is_ended = True
+        if not isinstance(error, TrioletError):
+            logger.error("unexpected error while streaming an answer", exc_info=error)
+            error = EngineGenerateError("Internal server error; its cause is in the server's log.")
+        return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n" + DONE
+
+
+async def event_stream_response(
+    generation: Generation, shape: ChunkShape, *, ping_interval: float
+) -> Response:
+    """Start a streamed answer once the first output is there, so that an early error keeps its status.
+
+    After ``ping_interval`` seconds without one it is started all the same, and an error becomes an event.
+    """
+    try:
+        first = await generation.next(ping_interval)
+        body = EventStream(generation, shape, first, ping_interval=ping_interval)
+    except BaseException:
+        generation.abort()
+        raise
+    response = Response(body, content_type="text/event-stream; charset=utf-8")
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["X-Accel-Buffering"] = "no"
+    # The framework's time-out would cut a long stream without a word.
+    response.timeout = None
+    return response

@@ -1,0 +1,342 @@
+"""An engine by contract alone: scripted tokens of one byte each, and gates that hold requests.
+
+
+It follows :class:`triolet.web.serving_engine.ServingEngine` and needs no model.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+
+from triolet.errors import EngineDeadError, InvalidRequestError, OverloadedError, PromptTooLongError
+from triolet.request import (
+    CompletionOutput,
+    FinishReason,
+    RequestOutput,
+    RequestTimings,
+    SamplingParams,
+    TokenLogprobs,
+)
+from triolet.statistics import (
+    EngineHealth,
+    EngineState,
+    EngineStatistics,
+    Histogram,
+    SchedulerStatistics,
+)
+
+REPLY = "Hello, wörld 🙂 and more"
+
+
+class ByteTokenizer:
+    """Token ids are the bytes of UTF-8."""
+
+    def token_bytes(self, token_ids: Sequence[int]) -> bytes:
+        return bytes(token_ids)
+
+
+class FakeStream:
+    """One request: it gives its next token whenever it is asked, up to where the engine holds it."""
+
+    def __init__(
+        self, engine: FakeEngine, request_id: str, prompt: Sequence[int], params: SamplingParams
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_token_ids = tuple(prompt)
+        self._engine = engine
+        self._params = params
+        self._tokens = list(engine.reply.encode())
+        self._num_given = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._changed = anyio.Event()
+        self._ending: FinishReason | Exception | None = None
+        self._is_ended = False
+
+    def __aiter__(self) -> FakeStream:
+        return self
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    def end(self, ending: FinishReason | Exception) -> None:
+        self._ending = ending
+        self.wake()
+
+    async def wait_ready(self) -> None:
+        while not self._is_ready:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        if self._engine.is_slow:
+            await anyio.sleep(0.001)
+
+    @property
+    def _is_ready(self) -> bool:
+        hold_at = self._engine.hold_at
+        return self._is_ended or self._ending is not None or hold_at is None or self._num_given < hold_at
+
+    async def __anext__(self) -> RequestOutput:
+        await self.wait_ready()
+        if self._is_ended:
+            raise StopAsyncIteration
+        if isinstance(self._ending, Exception):
+            self._leave()
+            raise self._ending
+        if self._ending is not None:
+            self._leave()
+            return self._output([], self._ending)
+        return self._next_token()
+
+    def _next_token(self) -> RequestOutput:
+        start = self._num_given
+        self._num_given = min(start + self._engine.tokens_per_output, len(self._tokens), self._limit)
+        finish_reason = None
+        if self._num_given == len(self._tokens) and not self._engine.is_endless:
+            finish_reason = FinishReason.STOP
+        elif self._num_given == self._limit:
+            finish_reason = FinishReason.LENGTH
+        elif self._num_given == len(self._tokens):
+            self._num_given = 0
+        if finish_reason is not None:
+            self._leave()
+        return self._output(self._tokens[start : self._num_given or len(self._tokens)], finish_reason)
+
+    @property
+    def _limit(self) -> int:
+        return self._params.max_tokens if self._params.max_tokens is not None else 10**9
+
+    def _output(self, token_ids: list[int], finish_reason: FinishReason | None) -> RequestOutput:
+        logprobs = None
+        if self._params.logprobs is not None:
+            logprobs = [self._logprobs(token_id, self._params.logprobs) for token_id in token_ids]
+        completion = CompletionOutput(
+            text=self._decoder.decode(bytes(token_ids), finish_reason is not None),
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=finish_reason,
+        )
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=None,
+            prompt_token_ids=list(self.prompt_token_ids),
+            outputs=[completion],
+            is_finished=finish_reason is not None,
+            seed=1234 if self._params.seed is None else self._params.seed,
+            num_output_tokens=self._num_given,
+            timings=RequestTimings(arrived=0.0),
+        )
+
+    @staticmethod
+    def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+        top = tuple(range(token_id, token_id + num_top))
+        values = tuple(float("-inf") if i == 2 else -0.5 * (i + 1) for i in range(num_top))
+        return TokenLogprobs(token_ids=(token_id, *(t % 256 for t in top)), logprobs=(-0.25, *values), rank=1)
+
+    def abort(self) -> None:
+        if not self._is_ended:
+            self._engine.aborted.append(self.request_id)
+            self._leave()
+            self.wake()
+
+    def _leave(self) -> None:
+        self._is_ended = True
+        self._engine.leave(self)
+
+    def __del__(self) -> None:
+        self.abort()
+
+
+class FakeEngine:
+    """``hold_at``: tokens after which every request waits (0 holds them before the first; None never).
+
+    ``may_load`` holds loading until set. ``break_with`` is raised by ``run`` instead of becoming ready.
+    """
+
+    def __init__(
+        self,
+        *,
+        reply: str = REPLY,
+        hold_at: int | None = None,
+        tokens_per_output: int = 1,
+        is_endless: bool = False,
+        is_slow: bool = False,
+        is_loading_held: bool = False,
+        break_with: Exception | None = None,
+    ) -> None:
+        self.reply = reply
+        self.hold_at = hold_at
+        self.tokens_per_output = tokens_per_output
+        self.is_endless = is_endless
+        self.is_slow = is_slow
+        self.model_names: tuple[str, ...] = ("fake/model", "alias")
+        self.max_model_len = 4096
+        self.tokenizer = ByteTokenizer()
+        self.state = EngineState.STARTING
+        self.refusal: Exception | None = None
+        self.submit_hook: Callable[[], Any] | None = None
+        self.aborted: list[str] = []
+        self.submitted: list[tuple[Any, SamplingParams, dict[str, Any]]] = []
+        self.num_open = 0
+        self._is_loading_held = is_loading_held
+        self._break_with = break_with
+        self._streams: dict[int, Any] = {}
+        self._changed = anyio.Event()
+        self._is_stopping = False
+        self._death: Exception | None = None
+
+    # ---- life
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        await self._until(lambda: not self._is_loading_held or self._is_stopping)
+        if self._break_with is not None:
+            self._die(self._break_with)
+            raise self._break_with
+        if not self._is_stopping:
+            self.state = EngineState.READY
+            self._notify()
+            task_status.started()
+        await self._until(lambda: self._is_stopping or self._death is not None)
+        if self._death is not None:
+            raise self._death
+        self.abort_all("stopped")
+        self.state = EngineState.STOPPED
+
+    def finish_loading(self) -> None:
+        self._is_loading_held = False
+        self._notify()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._notify()
+
+    def die(self, cause: str) -> None:
+        self._die(EngineDeadError(cause))
+
+    def _die(self, error: Exception) -> None:
+        self._death = error
+        self.state = EngineState.DEAD
+        self._end_all(error)
+        self._notify()
+
+    def health(self) -> EngineHealth:
+        is_starting = self.state is EngineState.STARTING
+        return EngineHealth(
+            state=self.state,
+            phase="loading weights" if is_starting else None,
+            phase_seconds=1.5 if is_starting else None,
+            cause=None if self._death is None else str(self._death),
+        )
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            state=self.state,
+            scheduler=SchedulerStatistics(num_running=self.num_open, num_blocks=8, num_free_blocks=6),
+            outcomes={"stop": 3, "abort": len(self.aborted)},
+            num_steps=5,
+            num_prompt_tokens=7,
+            num_generated_tokens=11,
+            time_to_first_token=Histogram(),
+            inter_token_latency=Histogram(),
+            request_latency=Histogram(),
+            cancel_latency=Histogram(),
+            step_duration=Histogram(),
+        )
+
+    # ---- requests
+
+    async def submit(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, request_id: str | None = None
+    ) -> FakeStream:
+        token_ids = list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
+        return await self._add(prompt, token_ids, params, {"request_id": request_id})
+
+    async def submit_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> FakeStream:
+        token_ids = list("".join(message["content"] for message in messages).encode())
+        options = {"request_id": request_id, "add_generation_prompt": add_generation_prompt}
+        return await self._add(messages, token_ids, params, options)
+
+    async def _add(
+        self, prompt: Any, token_ids: list[int], params: SamplingParams, options: dict[str, Any]
+    ) -> FakeStream:
+        if self.submit_hook is not None:
+            self.submit_hook()
+        if self.refusal is not None:
+            raise self.refusal
+        if self.state is not EngineState.READY:
+            raise OverloadedError(f"the engine is {self.state}", is_serving=False)
+        if not token_ids:
+            raise InvalidRequestError("prompt: is empty", param="prompt")
+        if any(token_id > 255 for token_id in token_ids):
+            raise InvalidRequestError("prompt: token id out of range", param="prompt")
+        if len(token_ids) >= self.max_model_len:
+            raise PromptTooLongError("prompt: too long", param="prompt")
+        stream = FakeStream(self, options["request_id"] or "fake", token_ids, params)
+        self.submitted.append((prompt, params, options))
+        self._register(stream)
+        return stream
+
+    def begin_drain(self) -> None:
+        self.state = EngineState.DRAINING
+
+    async def wait_idle(self) -> None:
+        await self._until(lambda: self.num_open == 0)
+
+    async def wait_open(self, count: int) -> None:
+        """Until ``count`` requests are under way."""
+        await self._until(lambda: self.num_open == count)
+
+    async def wait_ready(self) -> None:
+        await self._until(lambda: self.state is EngineState.READY)
+
+    def abort_all(self, reason: str) -> None:
+        self._end_all(FinishReason.ABORT)
+
+    def fail_all(self, error: Exception) -> None:
+        self._end_all(error)
+
+    def release(self, hold_at: int | None = None) -> None:
+        """Let requests go on, to the end or to another number of tokens."""
+        self.hold_at = hold_at
+        for stream in self._live():
+            stream.wake()
+
+    # ---- the streams, held weakly so that one that is let go is noticed
+
+    def _register(self, stream: FakeStream) -> None:
+        import weakref
+
+        self._streams[id(stream)] = weakref.ref(stream)
+        self.num_open += 1
+        self._notify()
+
+    def leave(self, stream: FakeStream) -> None:
+        self._streams.pop(id(stream), None)
+        self.num_open -= 1
+        self._notify()
+
+    def _live(self) -> list[FakeStream]:
+        return [stream for stream in (ref() for ref in list(self._streams.values())) if stream is not None]
+
+    def _end_all(self, ending: FinishReason | Exception) -> None:
+        for stream in self._live():
+            stream.end(ending)
+
+    def _notify(self) -> None:
+        self._changed.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            if self._changed.is_set():
+                self._changed = anyio.Event()
+            await self._changed.wait()

@@ -1,0 +1,116 @@
+"""A server on a real socket inside a test, and raw HTTP for what a well-behaved client does not do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx
+from anyio.abc import SocketStream
+from tests.triolet.web.fake_engine import FakeEngine
+
+from triolet.args import ServeArgs
+from triolet.web.listener import open_listener
+from triolet.web.serve import Server
+
+
+@dataclass
+class Running:
+    """A server under test. ``lines`` are what it has announced, ``exits`` the codes of forced exits."""
+
+    server: Server
+    engine: FakeEngine
+    port: int
+    client: httpx.AsyncClient
+    lines: list[str]
+    exits: list[int]
+    exit_code: int | None = None
+
+    async def connect(self) -> SocketStream:
+        return await anyio.connect_tcp("127.0.0.1", self.port)
+
+    async def until_answering(self) -> None:
+        while True:
+            try:
+                await self.client.get("/live")
+            except httpx.TransportError:
+                await anyio.sleep(0.01)
+            else:
+                return
+
+
+@asynccontextmanager
+async def serving(
+    engine: FakeEngine, backend: str, *, is_ready: bool = True, **options: Any
+) -> AsyncIterator[Running]:
+    """Serve ``engine`` until the block ends, then drain. The server must not need to be forced."""
+    options = {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.0} | options
+    args = ServeArgs(backend=backend, **options)  # type: ignore[arg-type]
+    listener = open_listener(args.host, args.port)
+    port = listener.getsockname()[1]
+    lines: list[str] = []
+    exits: list[int] = []
+    server = Server(args, engine, listener, announce=lines.append, exit_now=exits.append)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        running = Running(server, engine, port, client, lines, exits)
+        async with anyio.create_task_group() as group:
+            is_over = anyio.Event()
+
+            async def run() -> None:
+                running.exit_code = await server.run()
+                is_over.set()
+
+            group.start_soon(run)
+            with anyio.fail_after(30):
+                await running.until_answering()
+                if is_ready:
+                    await engine.wait_ready()
+            try:
+                yield running
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(30):
+                    if not is_over.is_set() and not server.is_leaving:
+                        await server.drain()
+                    await is_over.wait()
+                group.cancel_scope.cancel()
+
+
+def request_bytes(path: str, body: Any, *, headers: str = "", version: str = "1.1") -> bytes:
+    """A POST as it goes over the wire."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/{version}\r\nHost: test\r\nContent-Length: {len(data)}\r\n{headers}\r\n"
+    return head.encode() + data
+
+
+async def read_until(stream: SocketStream, marker: bytes, *, seconds: float = 10) -> bytes:
+    """What arrives up to and including ``marker``."""
+    received = b""
+    with anyio.fail_after(seconds):
+        while marker not in received:
+            received += await stream.receive()
+    return received
+
+
+async def read_to_end(stream: SocketStream, *, seconds: float = 10) -> bytes:
+    """What arrives until the server closes."""
+    received = b""
+    with anyio.fail_after(seconds):
+        while True:
+            try:
+                received += await stream.receive()
+            except anyio.EndOfStream:
+                return received
+
+
+def events_of(text: str) -> list[Any]:
+    """The data of server-sent events; ``[DONE]`` stays a string, comments are left out."""
+    events: list[Any] = []
+    for block in text.split("\n\n"):
+        if block.startswith("data: "):
+            data = block.removeprefix("data: ")
+            events.append(data if data == "[DONE]" else json.loads(data))
+    return events
