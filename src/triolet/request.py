@@ -194,17 +194,22 @@ class RequestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """What a caller sees of a request. ``num_output_tokens`` counts all tokens so far, whatever the kind."""
+    """What a caller sees of a request.
+
+    ``num_output_tokens`` counts all tokens so far, whatever the kind. ``seed`` is the one used, so that any
+    sample can be had again. ``error`` says what went wrong where the finish reason is ``error``.
+    """
 
     request_id: str
     prompt: str | None
-    prompt_token_ids: list[int]
+    prompt_token_ids: tuple[int, ...]
     outputs: list[CompletionOutput]
     is_finished: bool
     seed: int
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     timings: RequestTimings
+    error: str | None = None
 
     @property
     def finished(self) -> bool:

@@ -62,9 +62,6 @@ class _Draft:
 
     def add(self, sequence: Sequence, new_block_ids: list[int]) -> None:
         num_tokens = min(sequence.num_pending_tokens, self.budget)
-        # Admission ends with the budget, so the running sequences never outnumber its tokens, and at most
-        # one of them has an unfinished prefill.
-        assert num_tokens > 0
         self.budget -= num_tokens
         self.rows.append(sequence.schedule(num_tokens, new_block_ids))
         self.sequences.append(sequence)
@@ -180,6 +177,8 @@ class Scheduler:
 
     def _schedule_running(self, draft: _Draft) -> None:
         for sequence in self._in_scheduling_order():
+            if draft.budget == 0:
+                return
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # thrown out by one before it
             new_block_ids = self._grow(sequence)

@@ -22,7 +22,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         depth=st.integers(1, 2),
         max_num_seqs=st.integers(1, 5),
-        max_num_batched_tokens=st.integers(1, 12),
+        extra_budget=st.integers(0, 8),
         num_blocks=st.integers(3, 12),
         block_size=st.sampled_from([1, 2, 4]),
         max_num_queued_requests=st.integers(1, 6),
@@ -31,14 +31,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self,
         depth: int,
         max_num_seqs: int,
-        max_num_batched_tokens: int,
+        extra_budget: int,
         num_blocks: int,
         block_size: int,
         max_num_queued_requests: int,
     ) -> None:
         config = make_config(
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_batched_tokens=max_num_seqs + extra_budget,
             max_model_len=20,
             num_blocks=num_blocks,
             block_size=block_size,

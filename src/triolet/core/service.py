@@ -1,0 +1,219 @@
+"""CoreService: an EngineCore at work on an event loop, in this process.
+
+Three parties: the **scheduler task** starts steps as work and room appear, the **device thread** computes
+them, the **engine-step task** records each result, starts the next step at once and hands the tokens on.
+Everything but the computing happens on the loop's thread, so no lock is needed.
+
+This module knows no text, no HTTP and no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskStatus
+
+from triolet.core.device_thread import DeviceThread
+from triolet.core.engine_core import EngineCore
+from triolet.core.loop import Wakeup
+from triolet.plan import StepPlan, StepResult
+from triolet.request import Request, TokenOutput
+from triolet.statistics import Histogram, SchedulerStatistics
+
+__all__ = ["CoreService"]
+
+logger = logging.getLogger("triolet.core")
+
+
+class CoreService:
+    """Runs an engine core in this process; an ``EngineClient``.
+
+    ``load`` builds the core on the device thread. ``depth`` is how many steps may be under way at once: one
+    where the device computes in the calling thread, two where it works on its own and the next plan can be
+    made meanwhile. A request that leaves is out of the very next plan; its blocks and slot are free once the
+    plans already under way have ended.
+    """
+
+    def __init__(self, load: Callable[[], EngineCore], *, depth: int = 1) -> None:
+        self._load = load
+        self._depth = depth
+        self._core: EngineCore | None = None
+        self._thread = DeviceThread()
+        self._work = Wakeup()
+        self._results: deque[tuple[StepPlan, StepResult | None, BaseException | None]] = deque()
+        self._result_arrived = Wakeup()
+        self._outputs: list[TokenOutput] = []
+        self._output_arrived = Wakeup()
+        self._is_stopped = False
+        self._num_in_flight = 0
+        self._last_planned = -1
+        self._last_committed = -1
+        self._leaving: deque[tuple[int, float]] = deque()
+        self._scheduler_scope = anyio.CancelScope()
+        self._step_scope = anyio.CancelScope()
+        self._step_ended = Wakeup()
+        self._waiting_since: dict[int, float] = {}
+        self._busy_since: float | None = None
+        self.num_steps = 0
+        self.step_duration = Histogram()
+        self.cancel_latency = Histogram()
+
+    @property
+    def core(self) -> EngineCore:
+        """The core; only there once the service has started."""
+        assert self._core is not None, "the service has not started"
+        return self._core
+
+    @property
+    def max_model_len(self) -> int:
+        return self.core.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return self.core.vocab_size
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Load, report started, then run steps until cancelled; give everything back on the way out.
+
+        Cancellation: a step under way is always finished first, then the core is closed on its own thread.
+        """
+        async with self._thread:
+            try:
+                await self._thread.call(self._load_core)
+                async with anyio.create_task_group() as task_group:
+                    task_group.start_soon(self._schedule_steps)
+                    task_group.start_soon(self._finish_steps)
+                    task_status.started()
+                    await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._thread.call(self._close_core)
+
+    async def stop(self) -> None:
+        """Start no further step; return once the one under way has ended and its outputs are handed on."""
+        self._scheduler_scope.cancel()
+        self._depth = 0
+        while self._num_in_flight:
+            await self._step_ended.wait()
+        self._step_scope.cancel()
+        self._is_stopped = True
+        self._output_arrived.set()
+
+    def _load_core(self) -> None:
+        # Kept from the thread itself: if the caller is cancelled meanwhile, there is still a core to close.
+        self._core = self._load()
+
+    def _close_core(self) -> None:
+        if self._core is not None:
+            self._core.close()
+
+    # ------------------------------------------------------------------ what a front end calls
+
+    def add(self, request: Request) -> None:
+        """Queue a request; never blocks. Raises OverloadedError or PromptTooLongError."""
+        self.core.add(request)
+        self._waiting_since[request.request_id] = time.monotonic()
+        self._work.set()
+
+    def abort(self, request_id: int) -> None:
+        """Take a request out at once; ids that have ended are ignored."""
+        self._waiting_since.pop(request_id, None)
+        if not self.core.abort(request_id):
+            return
+        if self._num_in_flight:
+            self._leaving.append((self._last_planned, time.monotonic()))
+        else:
+            self.cancel_latency.observe(0.0)
+        self._work.set()
+
+    async def get_outputs(self) -> list[TokenOutput]:
+        """All token outputs since the last call; waits for one. None at all once stopped. For one task."""
+        while not self._outputs and not self._is_stopped:
+            await self._output_arrived.wait()
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def scheduler_statistics(self) -> SchedulerStatistics:
+        return self._core.statistics() if self._core is not None else SchedulerStatistics()
+
+    def last_step_age(self) -> float | None:
+        """Seconds since a step last ended (or work began), None when there is nothing to do."""
+        return None if self._busy_since is None else time.monotonic() - self._busy_since
+
+    def oldest_waiting_age(self) -> float | None:
+        """Seconds that the request longest without a token has been here."""
+        first = next(iter(self._waiting_since.values()), None)
+        return None if first is None else time.monotonic() - first
+
+    # ------------------------------------------------------------------ the tasks
+
+    async def _schedule_steps(self) -> None:
+        """The scheduler task: start steps whenever there is new work."""
+        with self._scheduler_scope:
+            while True:
+                await self._work.wait()
+                self._start_steps()
+
+    async def _finish_steps(self) -> None:
+        """The engine-step task: record results, keep the device busy, hand tokens on."""
+        with self._step_scope:
+            while True:
+                await self._result_arrived.wait()
+                while self._results:
+                    self._finish_step(*self._results.popleft())
+
+    def _finish_step(self, plan: StepPlan, result: StepResult | None, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        assert result is not None, "a step ends with a result or an error"
+        outputs = self._commit(plan, result)
+        self._start_steps()  # before anything else: the device is waiting
+        self._hand_on(outputs)
+        self._step_ended.set()
+
+    def _start_steps(self) -> None:
+        while self._num_in_flight < self._depth and (plan := self.core.schedule()) is not None:
+            self._num_in_flight += 1
+            self._last_planned = plan.step_id
+            if self._busy_since is None:
+                self._busy_since = time.monotonic()
+            self._thread.submit(self._computing(plan), self._noting(plan))
+
+    def _computing(self, plan: StepPlan) -> Callable[[], StepResult]:
+        def compute() -> StepResult:
+            started = time.monotonic()
+            result = self.core.execute(plan)
+            self.step_duration.observe(time.monotonic() - started)
+            return result
+
+        return compute
+
+    def _noting(self, plan: StepPlan) -> Callable[[StepResult | None, BaseException | None], None]:
+        def note(result: StepResult | None, error: BaseException | None) -> None:
+            self._results.append((plan, result, error))
+            self._result_arrived.set()
+
+        return note
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+        outputs = self.core.commit(plan, result)
+        now = time.monotonic()
+        self.num_steps += 1
+        self._num_in_flight -= 1
+        self._last_committed = plan.step_id
+        self._busy_since = now if self.core.has_unfinished else None
+        while self._leaving and self._leaving[0][0] <= self._last_committed:
+            self.cancel_latency.observe(now - self._leaving.popleft()[1])
+        return outputs
+
+    def _hand_on(self, outputs: list[TokenOutput]) -> None:
+        if not outputs:
+            return
+        for output in outputs:
+            self._waiting_since.pop(output.request_id, None)
+        self._outputs.extend(outputs)
+        self._output_arrived.set()

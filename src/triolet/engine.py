@@ -1,0 +1,361 @@
+"""Engine: the asynchronous front end, on asyncio and on Trio.
+
+Text goes in, text comes out; between them are a tokeniser, the engine client and one output-handler task.
+It installs no signal handlers, sets no event-loop policy, starts no process of its own and keeps no global
+state: any number of engines can live in one process, each inside its own scope.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from triolet.args import EngineArgs
+from triolet.cluster.client import ClientFactory, EngineClient, open_client
+from triolet.core.loop import Wakeup, loop_poster
+from triolet.errors import EngineDeadError, ModelLoadError, OverloadedError, RequestError, UsageError
+from triolet.frontend.input_processor import InputProcessor, Prompt
+from triolet.frontend.loading import find_model, load_text, served_names
+from triolet.frontend.output_processor import FrontendStatistics
+from triolet.frontend.request_table import RequestTable
+from triolet.frontend.stream import LazyRequestStream, RequestStream
+from triolet.request import SamplingParams
+from triolet.statistics import (
+    EngineHealth,
+    EngineState,
+    EngineStatistics,
+    Histogram,
+    SchedulerStatistics,
+)
+
+if TYPE_CHECKING:
+    from triolet.models.source import ModelFiles
+    from triolet.text.chat_template import ChatTemplate
+    from triolet.text.tokenizer import Tokenizer
+
+__all__ = ["Engine"]
+
+LONG_TEXT = 4096  # characters; above it, tokenising takes long enough to be worth a thread
+OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
+
+logger = logging.getLogger("triolet.engine")
+
+
+class Engine:
+    """An LLM engine that lives as long as its scope::
+
+        async with Engine(model="smollm2-135m-instruct") as engine:
+            async for output in engine.generate("Once upon a time", SamplingParams(max_tokens=32)):
+                print(output.outputs[0].text)
+
+    Resource handling: leaving the scope ends all requests, finishes the step under way and gives model and
+    KV cache back. Errors: a failure of the engine cancels the body and is raised as EngineDeadError where
+    the scope ends. An exception or cancellation inside the body passes through unchanged.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs | None = None,
+        *,
+        client_factory: ClientFactory = open_client,
+        **options: Any,
+    ) -> None:
+        if args is not None and options:
+            raise TypeError("give either an EngineArgs or keyword options, not both")
+        self.args = args if args is not None else EngineArgs(**options)
+        self.model_names = served_names(self.args)
+        self._client_factory = client_factory
+        self._state = EngineState.STARTING
+        self._phase, self._phase_began = "starting", time.monotonic()
+        self._cause: BaseException | None = None
+        self._is_used = False
+        self._scope = anyio.CancelScope()
+        self._stop_requested = Wakeup()
+        self._statistics = FrontendStatistics()
+        self._client: EngineClient | None = None
+        self._inputs: InputProcessor | None = None
+        self._requests: RequestTable | None = None
+        self._task_group: TaskGroup | None = None
+
+    # ------------------------------------------------------------------ life
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Load, report started, serve until :meth:`stop` or cancelled.
+
+        Raises ModelLoadError or UsageError when the model cannot be loaded, EngineDeadError when the
+        engine fails later.
+        """
+        if self._is_used:
+            raise RuntimeError("an Engine runs once; make a new one")
+        self._is_used = True
+        try:
+            with self._scope:
+                await self._serve(task_status)
+        except (ModelLoadError, UsageError, EngineDeadError) as exc:
+            self._die(exc)
+            raise
+        except Exception as exc:
+            self._die(exc)
+            raise EngineDeadError(f"the engine failed: {exc!r}") from exc
+        finally:
+            if self._requests is not None:
+                self._requests.abort_all()
+            if self._state is not EngineState.DEAD:
+                self._state = EngineState.STOPPED
+
+    async def _serve(self, task_status: TaskStatus[None]) -> None:
+        """The supervisor nursery; its nesting is the order of shutdown."""
+        files = await anyio.to_thread.run_sync(find_model, self.args, self._set_phase, abandon_on_cancel=True)
+        client = self._client_factory(self.args, files, self._set_phase)
+        try:
+            async with anyio.create_task_group() as serving:
+                self._inputs = await self._load(serving, client, files)
+                self._client = client
+                self._requests = RequestTable(client, loop_poster(), self._statistics)
+                async with anyio.create_task_group() as handling:
+                    handling.start_soon(_handle_outputs, client, self._requests)
+                    self._state = EngineState.READY
+                    task_status.started()
+                    await self._stop_requested.wait()
+                    await client.stop()  # then the output handler ends, having handed on the last outputs
+                serving.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _single(group) from None
+
+    async def _load(self, serving: TaskGroup, client: EngineClient, files: ModelFiles) -> InputProcessor:
+        """Start the core and read the tokeniser side by side."""
+        text: list[tuple[Tokenizer, ChatTemplate | None]] = []
+
+        async def read_text() -> None:
+            text.append(await anyio.to_thread.run_sync(load_text, files, self.args, abandon_on_cancel=True))
+
+        async with anyio.create_task_group() as reading:
+            reading.start_soon(read_text)
+            await serving.start(client.run)
+        tokenizer, chat_template = text.pop()
+        return InputProcessor.create(
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            max_model_len=client.max_model_len,
+            vocab_size=client.vocab_size,
+            seed=self.args.seed,
+        )
+
+    def stop(self) -> None:
+        """Make :meth:`run` return: finish the step under way, abort the requests, give all back."""
+        if self._state is EngineState.STARTING:
+            self._scope.cancel()
+        self._stop_requested.set()
+
+    async def __aenter__(self) -> Self:
+        self._task_group = anyio.create_task_group()
+        await self._task_group.__aenter__()
+        try:
+            await self._task_group.start(self.run)
+        except BaseException as exc:
+            await self._leave(exc)
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        await self._leave(exc)
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """Close the scope's task group without wrapping the caller's exception in a group."""
+        group, self._task_group = self._task_group, None
+        assert group is not None, "left once, after it was entered"
+        try:
+            if isinstance(exc, anyio.get_cancelled_exc_class()):
+                await group.__aexit__(type(exc), exc, exc.__traceback__)
+                return
+            if exc is not None:
+                group.cancel_scope.cancel()
+            await group.__aexit__(None, None, None)
+        except BaseExceptionGroup as errors:
+            raise _single(errors) from None
+
+    def _set_phase(self, phase: str) -> None:
+        # Called from the loading threads; plain assignments of immutable values.
+        self._phase, self._phase_began = phase, time.monotonic()
+        logger.info("%s", phase)
+
+    def _die(self, exc: BaseException) -> None:
+        self._state, self._cause = EngineState.DEAD, exc
+        if self._requests is not None:
+            self._requests.fail_all(exc)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._loaded_inputs().tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        return self._loaded_inputs().chat_template
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus output, in tokens."""
+        return self._loaded_inputs().max_model_len
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    def health(self) -> EngineHealth:
+        """State, progress and age of what is waiting, as of now."""
+        is_starting = self._state is EngineState.STARTING
+        return EngineHealth(
+            state=self._state,
+            phase=self._phase if is_starting else None,
+            phase_seconds=time.monotonic() - self._phase_began if is_starting else None,
+            last_step_age=self._client.last_step_age() if self._client else None,
+            oldest_waiting_age=self._client.oldest_waiting_age() if self._client else None,
+            cause=None if self._cause is None else str(self._cause),
+        )
+
+    def statistics(self) -> EngineStatistics:
+        """An immutable snapshot, computed from live state."""
+        front, client = self._statistics, self._client
+        return EngineStatistics(
+            state=self._state,
+            scheduler=client.scheduler_statistics() if client else SchedulerStatistics(),
+            outcomes=dict(front.outcomes),
+            num_steps=client.num_steps if client else 0,
+            num_prompt_tokens=front.num_prompt_tokens,
+            num_generated_tokens=front.num_generated_tokens,
+            time_to_first_token=front.time_to_first_token.copy(),
+            inter_token_latency=front.inter_token_latency.copy(),
+            request_latency=front.request_latency.copy(),
+            cancel_latency=client.cancel_latency.copy() if client else Histogram(),
+            step_duration=client.step_duration.copy() if client else Histogram(),
+        )
+
+    # ------------------------------------------------------------------ requests
+
+    async def submit(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> RequestStream:
+        """Start a request; text or token ids in. Its stream yields the outputs.
+
+        Raises InvalidRequestError or PromptTooLongError for what the caller can mend, OverloadedError when
+        the queue is full or the engine is not serving, before anything is computed.
+        """
+
+        def tokenize(inputs: InputProcessor) -> tuple[int, ...]:
+            return inputs.tokenize(prompt)
+
+        text = prompt if isinstance(prompt, str) else None
+        return await self._start(tokenize, len(prompt), text, params, request_id)
+
+    async def submit_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> RequestStream:
+        """As :meth:`submit`, for a conversation put into the model's chat template."""
+
+        def tokenize(inputs: InputProcessor) -> tuple[int, ...]:
+            text = inputs.render_chat(messages, add_generation_prompt=add_generation_prompt)
+            return inputs.tokenize(text, add_special_tokens=False)
+
+        size = sum(len(str(message.get("content", ""))) for message in messages)
+        return await self._start(tokenize, size, None, params, request_id)
+
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> LazyRequestStream:
+        """Submit when first asked, and yield; leaving the loop ends the request."""
+        return LazyRequestStream(partial(self.submit, prompt, params, request_id=request_id))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> LazyRequestStream:
+        """As :meth:`generate`, for a conversation."""
+        return LazyRequestStream(partial(self.submit_chat, messages, params, request_id=request_id))
+
+    def begin_drain(self) -> None:
+        """Refuse new requests from here on; those under way go on."""
+        if self._state is EngineState.READY:
+            self._state = EngineState.DRAINING
+
+    async def wait_idle(self) -> None:
+        """Return once no request is under way."""
+        if self._requests is not None:
+            await self._requests.wait_idle()
+
+    def abort_all(self, reason: str) -> None:
+        """End every request; each stream gets what there is as a last output, reason ``abort``."""
+        if self._requests is not None and self._requests.num_requests:
+            logger.info("aborting %d requests: %s", self._requests.num_requests, reason)
+            self._requests.abort_all()
+
+    async def _start(
+        self,
+        tokenize: Callable[[InputProcessor], tuple[int, ...]],
+        size: int,
+        text: str | None,
+        params: SamplingParams | None,
+        request_id: str | None,
+    ) -> RequestStream:
+        try:
+            inputs, requests = self._accepting()
+            if size > LONG_TEXT:
+                token_ids = await anyio.to_thread.run_sync(partial(tokenize, inputs), abandon_on_cancel=True)
+                self._accepting()  # it may have been told to stop meanwhile
+            else:
+                token_ids = tokenize(inputs)
+            params = params or SamplingParams()
+            return requests.add(inputs.process(token_ids, params, request_id=request_id, prompt=text))
+        except RequestError as exc:
+            self._statistics.count("refused" if isinstance(exc, OverloadedError) else "invalid")
+            raise
+
+    def _accepting(self) -> tuple[InputProcessor, RequestTable]:
+        if self._state is EngineState.DEAD:
+            raise EngineDeadError(f"the engine is dead: {self._cause}") from self._cause
+        if self._state is not EngineState.READY or self._inputs is None or self._requests is None:
+            raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)
+        return self._inputs, self._requests
+
+    def _loaded_inputs(self) -> InputProcessor:
+        if self._inputs is None:
+            raise RuntimeError("the model is not loaded; the engine's scope has not been entered")
+        return self._inputs
+
+
+async def _handle_outputs(client: EngineClient, requests: RequestTable) -> None:
+    """The output handler: token ids → text → mailboxes, until the client has stopped."""
+    while outputs := await client.get_outputs():
+        for start in range(0, len(outputs), OUTPUT_CHUNK):
+            if start:
+                await anyio.lowlevel.checkpoint()
+            requests.process(outputs[start : start + OUTPUT_CHUNK])
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception in nested groups of one, or the group itself where there are several."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,62 @@
+"""RequestOutputCollector: the one-slot mailbox between the output handler and a request's consumer.
+
+The producer never waits. A consumer that is slow finds one merged output instead of a queue, so a request
+never holds more than its own answer.
+
+This module knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+from triolet.core.loop import Wakeup
+from triolet.request import CompletionOutput, RequestOutput, RequestOutputKind
+
+__all__ = ["RequestOutputCollector"]
+
+
+class RequestOutputCollector:
+    """Holds the newest output of one request; for one producer and one consumer on one loop."""
+
+    def __init__(self, kind: RequestOutputKind) -> None:
+        self._kind = kind
+        self._output: RequestOutput | None = None
+        self._error: Exception | None = None
+        self._arrived = Wakeup()
+
+    def put(self, output: RequestOutput) -> None:
+        """Leave an output; one that has not been taken yet is merged with it."""
+        if self._output is not None and self._kind is RequestOutputKind.DELTA:
+            output = _joined(self._output, output)
+        self._output = output
+        self._arrived.set()
+
+    def put_error(self, error: Exception) -> None:
+        """End the request with an exception, raised in the consumer once it has taken what came before."""
+        self._error = error
+        self._arrived.set()
+
+    async def get(self) -> RequestOutput:
+        """The next output; waits for one. Raises what :meth:`put_error` was given."""
+        while self._output is None:
+            if self._error is not None:
+                raise self._error
+            await self._arrived.wait()
+        output, self._output = self._output, None
+        return output
+
+
+def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
+    by_index = {completion.index: completion for completion in first.outputs}
+    for completion in second.outputs:
+        earlier = by_index.get(completion.index)
+        by_index[completion.index] = completion if earlier is None else _appended(earlier, completion)
+    second.outputs = [by_index[index] for index in sorted(by_index)]
+    return second
+
+
+def _appended(first: CompletionOutput, second: CompletionOutput) -> CompletionOutput:
+    second.text = first.text + second.text
+    second.token_ids = first.token_ids + second.token_ids
+    if first.logprobs is not None:
+        second.logprobs = first.logprobs + (second.logprobs or [])
+    return second

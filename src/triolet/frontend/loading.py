@@ -1,0 +1,69 @@
+"""What every front end loads before its first request: the model's files, its tokeniser, its chat template.
+
+Synchronous: the asynchronous front end calls this in a worker thread. Knows no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triolet.args import EngineArgs
+from triolet.errors import UsageError
+
+if TYPE_CHECKING:
+    from triolet.models.source import ModelFiles
+    from triolet.text.chat_template import ChatTemplate
+    from triolet.text.tokenizer import Tokenizer
+
+__all__ = ["find_model", "load_text", "served_names"]
+
+
+def find_model(args: EngineArgs, on_phase: Callable[[str], None]) -> ModelFiles:
+    """The model's files, fetched first if need be. Raises ModelFetchError with the manual way out."""
+    from triolet.models.source import resolve_model
+
+    on_phase("finding the model")
+    return resolve_model(
+        args.model,
+        cache_dir=args.cache_dir,
+        revision=args.revision,
+        progress=lambda progress: on_phase(str(progress)),
+    )
+
+
+def load_text(files: ModelFiles, args: EngineArgs) -> tuple[Tokenizer, ChatTemplate | None]:
+    """Tokeniser and chat template. Raises ModelFileError, or UsageError for a bad ``--chat-template``."""
+    from triolet.text.chat_template import ChatTemplate
+    from triolet.text.tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer(files)
+    source = tokenizer.chat_template if args.chat_template is None else _read_template(args.chat_template)
+    if source is None:
+        return tokenizer, None
+    bos, eos = tokenizer.bos_token_id, min(tokenizer.eos_token_ids, default=None)
+    template = ChatTemplate(
+        source,
+        bos_token="" if bos is None else tokenizer.id_to_token(bos) or "",
+        eos_token="" if eos is None else tokenizer.id_to_token(eos) or "",
+    )
+    return tokenizer, template
+
+
+def served_names(args: EngineArgs) -> tuple[str, ...]:
+    """The names requests may use: those asked for, or the model's own without folder and ending."""
+    if args.served_model_name:
+        return args.served_model_name
+    if args.model.endswith(".gguf"):
+        return (Path(args.model).stem,)
+    return (Path(args.model).name if Path(args.model).is_dir() else args.model,)
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(
+            f"chat_template (--chat-template): cannot read {path}: {exc}", param="chat_template"
+        ) from exc

@@ -1,0 +1,149 @@
+"""LLMEngine: the engine one step at a time, synchronous, in the calling thread.
+
+For loops of one's own: add requests, call :meth:`LLMEngine.step` while there are unfinished ones. No event
+loop, no thread, no process.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from triolet.args import EngineArgs
+from triolet.core.engine_core import EngineCore, load_core
+from triolet.errors import InvalidRequestError
+from triolet.frontend.input_processor import InputProcessor, Prompt
+from triolet.frontend.loading import find_model, load_text
+from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
+from triolet.frontend.request_state import RequestState
+from triolet.request import RequestOutput, SamplingParams
+
+__all__ = ["LLMEngine"]
+
+logger = logging.getLogger("triolet.engine")
+
+
+class LLMEngine:
+    """Loads a model and runs requests step by step; close it, or use it in a ``with``.
+
+    Raises ModelLoadError or UsageError when the model cannot be loaded. Not safe to share between threads.
+    """
+
+    def __init__(self, args: EngineArgs | None = None, **options: Any) -> None:
+        if args is not None and options:
+            raise TypeError("give either an EngineArgs or keyword options, not both")
+        args = args if args is not None else EngineArgs(**options)
+        # The queue is the caller's own here: there is nobody to refuse.
+        self.args = replace(args, max_num_queued_requests=sys.maxsize)
+        files = find_model(self.args, logger.info)
+        tokenizer, chat_template = load_text(files, self.args)
+        self._core: EngineCore | None = load_core(self.args, files, logger.info)
+        self.inputs = InputProcessor.create(
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+            max_model_len=self._core.max_model_len,
+            vocab_size=self._core.vocab_size,
+            seed=self.args.seed,
+        )
+        self._outputs = OutputProcessor(FrontendStatistics())
+        self._internal_ids: dict[str, int] = {}
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+    ) -> None:
+        """Queue a request under an id of the caller's choice.
+
+        Raises TypeError if the id is no string, InvalidRequestError if it is in use or the request is wrong,
+        OverloadedError when the queue is full.
+        """
+        token_ids = self.inputs.tokenize(prompt)
+        self._add(request_id, token_ids, params, prompt if isinstance(prompt, str) else None)
+
+    def add_chat_request(
+        self, request_id: str, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
+    ) -> None:
+        """As :meth:`add_request`, for a conversation put into the model's chat template."""
+        text = self.inputs.render_chat(messages)
+        self._add(request_id, self.inputs.tokenize(text, add_special_tokens=False), params, text)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step and return what it produced.
+
+        A request that failed ends with finish reason ``error`` and the cause in ``error``; the others go on.
+        Raises EngineDeadError when the engine itself failed.
+        """
+        core = self._open_core()
+        processed = self._outputs.process(core.step(), time.monotonic())
+        for item in processed:
+            self._settle(core, item)
+        return [item.output for item in processed]
+
+    def has_unfinished_requests(self) -> bool:
+        return self._outputs.num_requests > 0
+
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """End a request with what it has so far; None if there is none of that id."""
+        internal_id = self._internal_ids.pop(request_id, None)
+        if internal_id is None:
+            return None
+        self._open_core().abort(internal_id)
+        ended = self._outputs.abort(internal_id, time.monotonic())
+        return ended.output if ended else None
+
+    def abort_all(self) -> None:
+        """End every request."""
+        for request_id in list(self._internal_ids):
+            self.abort_request(request_id)
+
+    def close(self) -> None:
+        """Give model and KV cache back; idempotent."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_core(self) -> EngineCore:
+        if self._core is None:
+            raise RuntimeError("the engine is closed")
+        return self._core
+
+    def _add(
+        self,
+        request_id: str,
+        token_ids: tuple[int, ...],
+        params: SamplingParams | None,
+        prompt: str | None,
+    ) -> None:
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id must be a str, got {type(request_id).__name__}")
+        if request_id in self._internal_ids:
+            raise InvalidRequestError(f"request_id: {request_id!r} is in use", param="request_id")
+        core = self._open_core()
+        state = self.inputs.process(
+            token_ids, params or SamplingParams(), request_id=request_id, prompt=prompt
+        )
+        core.add(state.request)
+        self._outputs.add(state)
+        self._internal_ids[request_id] = state.request.request_id
+
+    def _settle(self, core: EngineCore, item: ProcessedOutput) -> None:
+        state: RequestState = item.state
+        if item.is_stopped_here:
+            core.abort(state.request.request_id)
+        if item.output.is_finished:
+            del self._internal_ids[state.request_id]

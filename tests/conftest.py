@@ -1,0 +1,33 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.fakes import write_byte_model
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}[{{ message.role }}]{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Every asynchronous test runs on both event loops."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a tokeniser of bytes and a chat template; for engines with a fake runner."""
+    return write_byte_model(tmp_path_factory.mktemp("byte-model") / "bytes", chat_template=CHAT_TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's GGUF file, fetched once."""
+    from triolet.models.source import resolve_model
+
+    return resolve_model("smollm2-135m-instruct").path

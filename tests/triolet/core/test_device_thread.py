@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import threading
+import weakref
+
+import anyio
+import pytest
+
+from triolet.core.device_thread import DeviceThread
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_calls_run_in_order_on_one_thread_that_is_not_the_loops() -> None:
+    seen: list[tuple[int, int]] = []
+    async with DeviceThread() as thread:
+        for number in range(20):
+            await thread.call(lambda number=number: seen.append((number, threading.get_ident())))  # type: ignore[misc]
+    assert [number for number, _ in seen] == list(range(20))
+    assert len({ident for _, ident in seen}) == 1
+    assert seen[0][1] != threading.get_ident()
+
+
+async def test_results_and_exceptions_come_back() -> None:
+    async with DeviceThread() as thread:
+        assert await thread.call(lambda: 42) == 42
+        with pytest.raises(ZeroDivisionError):
+            await thread.call(lambda: 1 // 0)
+        assert await thread.call(lambda: "still there") == "still there"
+
+
+async def test_leaving_waits_for_the_call_under_way_even_when_cancelled() -> None:
+    started, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        assert gate.wait(30)
+        ended.set()
+
+    async with anyio.create_task_group() as task_group:
+
+        async def use() -> None:
+            async with DeviceThread() as thread:
+                await thread.call(work)
+
+        task_group.start_soon(use)
+        await anyio.to_thread.run_sync(started.wait)
+        task_group.cancel_scope.cancel()
+        threading.Timer(0.01, gate.set).start()
+    assert ended.is_set()
+
+
+async def test_calls_not_begun_are_dropped_and_the_thread_ends() -> None:
+    before = threading.active_count()
+    gate, ran = threading.Event(), []
+    async with DeviceThread() as thread:
+        thread.submit(lambda: gate.wait(30), lambda result, error: None)
+        thread.submit(lambda: ran.append(1), lambda result, error: None)
+        threading.Timer(0.01, gate.set).start()
+    assert not ran
+    assert threading.active_count() <= before + 1  # the timer may be ending still
+
+
+async def test_the_last_result_is_not_kept_alive() -> None:
+    class Result:
+        pass
+
+    async with DeviceThread() as thread:
+        reference = weakref.ref(await thread.call(Result))
+        await thread.call(lambda: None)
+        assert reference() is None

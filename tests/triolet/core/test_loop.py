@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import threading
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from triolet.core.loop import Wakeup, loop_poster
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_thread_runs_a_callback_on_the_loop() -> None:
+    post, ident, done = loop_poster(), [], anyio.Event()
+
+    def callback() -> None:
+        ident.append(threading.get_ident())
+        done.set()
+
+    threading.Thread(target=post, args=(callback,)).start()
+    await done.wait()
+    assert ident == [threading.get_ident()]
+
+
+async def test_wakeup_set_twice_wakes_once() -> None:
+    wakeup, num_wakes = Wakeup(), 0
+
+    async def wait() -> None:
+        nonlocal num_wakes
+        while True:
+            await wakeup.wait()
+            num_wakes += 1
+
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        wakeup.set()
+        wakeup.set()
+        await anyio.wait_all_tasks_blocked()
+        assert num_wakes == 1
+        wakeup.set()
+        await anyio.wait_all_tasks_blocked()
+        assert num_wakes == 2
+        task_group.cancel_scope.cancel()
+
+
+async def test_wakeup_set_before_the_wait_is_not_lost() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
+    with anyio.fail_after(5):
+        await wakeup.wait()
+
+
+async def test_wakeup_survives_a_cancelled_wait() -> None:
+    wakeup = Wakeup()
+    with anyio.move_on_after(0):
+        await wakeup.wait()
+    wakeup.set()
+    with anyio.fail_after(5):
+        await wakeup.wait()
+
+
+def test_posting_to_a_loop_that_has_ended_is_harmless(anyio_backend: str) -> None:
+    async def get() -> object:
+        return loop_poster()
+
+    post = anyio.run(get, backend=anyio_backend)
+    post(lambda: None)  # type: ignore[operator]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+from tests.fakes import FakeRunner, fake_core
+
+from triolet.core.service import CoreService
+from triolet.errors import EngineDeadError
+from triolet.plan import StepPlan
+from triolet.request import FinishReason, Request, TokenOutput
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [1, 2])]
+
+
+def request(request_id: int, *, max_tokens: int = 4) -> Request:
+    return Request(request_id=request_id, prompt_token_ids=(1, 2, 3), max_tokens=max_tokens, seed=0)
+
+
+async def start(task_group: TaskGroup, runner: FakeRunner, depth: int) -> CoreService:
+    service = CoreService(partial(fake_core, runner), depth=depth)
+    await task_group.start(service.run)
+    return service
+
+
+async def collect(service: CoreService, num_requests: int) -> dict[int, list[TokenOutput]]:
+    """Outputs by request until that many have ended."""
+    outputs: dict[int, list[TokenOutput]] = {}
+    while sum(output[-1].finish_reason is not None for output in outputs.values()) < num_requests:
+        for output in await service.get_outputs():
+            outputs.setdefault(output.request_id, []).append(output)
+    return outputs
+
+
+async def hold(runner: FakeRunner, service: CoreService, first: Request) -> None:
+    """Add a request and wait until its first step is on the device."""
+    runner.gate.clear()
+    service.add(first)
+    await anyio.to_thread.run_sync(runner.is_held.wait)
+
+
+async def test_requests_run_to_their_end_on_one_thread(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        for number in range(10):
+            service.add(request(number, max_tokens=number + 1))
+        outputs = await collect(service, 10)
+        for number, parts in outputs.items():
+            tokens = [token for part in parts for token in part.token_ids]
+            assert tokens == [ord("a") + (3 + i) % 26 for i in range(number + 1)]
+        assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+        await service.stop()
+        task_group.cancel_scope.cancel()
+    assert len(runner.threads) == 1
+    assert threading.get_ident() not in runner.threads
+    assert runner.is_closed
+
+
+async def test_a_request_that_leaves_is_free_when_the_steps_under_way_end(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        await hold(runner, service, request(1, max_tokens=100))
+        service.abort(1)
+        assert service.scheduler_statistics().num_free_blocks < runner.num_blocks
+        runner.gate.set()
+        service.add(request(2, max_tokens=1))
+        outputs = await collect(service, 1)
+        assert set(outputs) == {2}
+        assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+        assert sum(service.cancel_latency.counts) == 1
+        assert runner.num_steps <= depth + 1
+        task_group.cancel_scope.cancel()
+
+
+async def test_abort_of_a_waiting_request_needs_no_step(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        await hold(runner, service, request(1, max_tokens=1))
+        service.add(request(2))
+        assert service.scheduler_statistics().num_waiting == 1
+        assert service.oldest_waiting_age() is not None
+        service.abort(2)
+        assert service.scheduler_statistics().num_waiting == 0
+        runner.gate.set()
+        await collect(service, 1)
+        task_group.cancel_scope.cancel()
+
+
+async def test_stop_finishes_the_step_under_way_and_hands_its_outputs_on(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        await hold(runner, service, request(1, max_tokens=100))
+        threading.Timer(0.01, runner.gate.set).start()
+        await service.stop()
+        tokens = [output.token_ids for output in await service.get_outputs()]
+        assert tokens == [(ord("d"),), (ord("e"),)][:depth]
+        assert await service.get_outputs() == []
+        task_group.cancel_scope.cancel()
+
+
+async def test_a_request_that_fails_ends_with_its_error(depth: int) -> None:
+    def fail(plan: StepPlan) -> None:
+        raise RuntimeError("no luck")
+
+    runner = FakeRunner(fail=fail)
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        service.add(request(1))
+        (output,) = (await collect(service, 1))[1]
+        assert (output.finish_reason, output.error) == (FinishReason.ERROR, "RuntimeError: no luck")
+        task_group.cancel_scope.cancel()
+
+
+async def test_a_dead_device_ends_the_service(depth: int) -> None:
+    def fail(plan: StepPlan) -> None:
+        raise RuntimeError("device lost")
+
+    runner = FakeRunner(fail=fail)
+
+    async def feed(service: CoreService) -> None:
+        for number in range(3):
+            service.add(request(number))
+            await service.get_outputs()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with anyio.create_task_group() as task_group:
+            await feed(await start(task_group, runner, depth))
+    assert caught.group_contains(EngineDeadError, match="device lost")
+    assert runner.is_closed
+
+
+async def test_a_failing_load_is_raised_and_nothing_is_left(depth: int) -> None:
+    def load() -> None:
+        raise ValueError("no such file")
+
+    num_threads = threading.active_count()
+    service = CoreService(load, depth=depth)  # type: ignore[arg-type]
+    with pytest.raises(BaseException) as caught:
+        async with anyio.create_task_group() as task_group:
+            await task_group.start(service.run)
+    assert "no such file" in repr(caught.value)
+    assert threading.active_count() == num_threads
+
+
+async def test_progress_is_visible(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        assert service.last_step_age() is None
+        await hold(runner, service, request(1, max_tokens=1))
+        assert service.last_step_age() is not None
+        runner.gate.set()
+        await collect(service, 1)
+        assert service.last_step_age() is None
+        assert service.num_steps == sum(service.step_duration.counts) == 1
+        task_group.cancel_scope.cancel()
