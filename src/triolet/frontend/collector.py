@@ -37,12 +37,17 @@ class RequestOutputCollector:
 
     async def get(self) -> RequestOutput:
         """The next output; waits for one. Raises what :meth:`put_error` was given."""
-        while self._output is None:
-            if self._error is not None:
-                raise self._error
-            await self._arrived.wait()
+        await self.wait_ready()
+        if self._output is None:
+            assert self._error is not None, "there is an output or an error"
+            raise self._error
         output, self._output = self._output, None
         return output
+
+    async def wait_ready(self) -> None:
+        """Return once :meth:`get` would not have to wait; being cancelled here loses nothing."""
+        while self._output is None and self._error is None:
+            await self._arrived.wait()
 
 
 def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:

@@ -54,6 +54,11 @@ class RequestStream:
         self._is_ended = output.is_finished
         return output
 
+    async def wait_ready(self) -> None:
+        """Return once ``anext`` would not have to wait; being cancelled here does not end the request."""
+        if not self._is_ended:
+            await self._collector.wait_ready()
+
     def abort(self) -> None:
         """End the request now, if it has not ended; never blocks. Nothing more is yielded."""
         if not self._is_ended:
