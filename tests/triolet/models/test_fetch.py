@@ -225,7 +225,7 @@ print(fetch_builtin(BuiltinModel(**eval(sys.argv[1])), Path(sys.argv[2]), show))
 
 
 def start_fetch(model: BuiltinModel, cache: Path, *first: Path) -> subprocess.Popen[str]:
-    """Fetch in a process of its own, which prints the phases and the path; ``first`` go before its imports."""
+    """Fetch in a process of its own, which prints phases and path; ``first`` go before its imports."""
     fields = {name: getattr(model, name) for name in BuiltinModel.__slots__}
     path = os.pathsep.join([*map(str, first), *filter(None, sys.path)])
     command = [sys.executable, "-c", FETCH, repr(fields), str(cache)]
