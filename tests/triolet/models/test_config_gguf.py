@@ -103,3 +103,8 @@ def test_an_unknown_architecture_is_named_and_the_known_ones_are_listed() -> Non
         read("mamba")
     with pytest.raises(ModelFileError, match=r"general.architecture is missing"):
         from_gguf({}, SHAPES)
+
+
+def test_a_file_that_is_one_of_several_is_refused() -> None:
+    with pytest.raises(ModelFileError, match=r"split\.count is 3, which is not supported"):
+        from_gguf({"general.architecture": "llama", "split.count": 3}, SHAPES)
