@@ -8,7 +8,6 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from triolet.args import EngineArgs
@@ -119,9 +118,7 @@ def _progress(is_shown: bool) -> AbstractContextManager[Progress | None]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[speed]}"),
     )
-    # The standard output is the caller's.
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, transient=True)
 
 
 def _is_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:

@@ -107,7 +107,7 @@ def _byte_level_bpe(metadata: Mapping[str, object], vocabulary: _Vocabulary) -> 
 
 def _sentencepiece_bpe(metadata: Mapping[str, object], vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     has_merges = "tokenizer.ggml.merges" in metadata
-    unknown = _token_id(metadata, "unknown_token_id", vocabulary)
+    unknown = _unknown_id(metadata, vocabulary)
     model = models.BPE(
         vocab=vocabulary.ids,
         merges=_merges(metadata)
@@ -132,7 +132,9 @@ def _sentencepiece_bpe(metadata: Mapping[str, object], vocabulary: _Vocabulary) 
 def _unigram(metadata: Mapping[str, object], vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
     has_bytes = bool(vocabulary.of_type(TokenType.BYTE))
     pieces = list(zip(vocabulary.tokens, _scores(metadata, vocabulary), strict=True))
-    unknown = _token_id(metadata, "unknown_token_id", vocabulary)
+    unknown = _unknown_id(metadata, vocabulary)
+    if unknown is None:
+        raise ModelFileError("tokenizer.ggml.unknown_token_id is missing, and no token is of that type")
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unknown, has_bytes))
     steps: list[normalizers.Normalizer] = []
     if charsmap := metadata.get("tokenizer.ggml.precompiled_charsmap"):
@@ -189,8 +191,7 @@ def _merges_of_scores(vocabulary: _Vocabulary, scores: Sequence[float]) -> list[
 
     SentencePiece joins the neighbours whose joint token has the highest score, so that is their order.
     """
-    whole = {TokenType.NORMAL, TokenType.USER_DEFINED}
-    ids = {t: i for t, i in vocabulary.ids.items() if vocabulary.types[i] in whole}
+    ids = {t: i for t, i in vocabulary.ids.items() if vocabulary.types[i] == TokenType.NORMAL}
     return [
         (token[:cut], token[cut:])
         for token in sorted(ids, key=lambda token: (-scores[ids[token]], ids[token]))
@@ -237,6 +238,13 @@ def _token_id(metadata: Mapping[str, object], key: str, vocabulary: _Vocabulary)
     token_id: int | None = _value(metadata, key, int, None)
     if token_id is not None and not 0 <= token_id < len(vocabulary.tokens):
         raise ModelFileError(f"tokenizer.ggml.{key} is {token_id}, outside the vocabulary")
+    return token_id
+
+
+def _unknown_id(metadata: Mapping[str, object], vocabulary: _Vocabulary) -> int | None:
+    token_id = _token_id(metadata, "unknown_token_id", vocabulary)
+    if token_id is None and TokenType.UNKNOWN in vocabulary.types:
+        return vocabulary.types.index(TokenType.UNKNOWN)
     return token_id
 
 

@@ -20,6 +20,7 @@ _KINDS = {_UNIGRAM: "t5", _BPE: "llama"}
 
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
+_NORMAL, _USER_DEFINED = 1, 4
 _MODEL_TYPE, _UNKNOWN_ID, _BOS_ID, _EOS_ID = 3, 40, 41, 42
 _CHARSMAP, _HAS_DUMMY_PREFIX, _REMOVES_SPACES = 2, 3, 4
 
@@ -32,7 +33,7 @@ def sentencepiece_metadata(path: Path, config: Mapping[str, Any]) -> dict[str, o
     try:
         fields = list(_fields(path.read_bytes()))
         metadata = _metadata(fields)
-    except (IndexError, ValueError, struct.error, TypeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
         raise ModelFileError(
             f"{path}: is not a SentencePiece model ({error}); add the tokenizer.json of the model"
         ) from error
@@ -51,14 +52,20 @@ def _metadata(fields: list[tuple[int, Any]]) -> dict[str, object]:
         raise ValueError("it is neither BPE nor Unigram")
     return {
         "tokenizer.ggml.model": _KINDS[kind],
-        "tokenizer.ggml.tokens": [piece[_PIECE_TEXT].decode() for piece in pieces],
+        "tokenizer.ggml.tokens": [_text(piece) for piece in pieces],
         "tokenizer.ggml.scores": [_float(piece.get(_PIECE_SCORE, b"\0\0\0\0")) for piece in pieces],
-        "tokenizer.ggml.token_type": [piece.get(_PIECE_TYPE, 1) for piece in pieces],
+        "tokenizer.ggml.token_type": [piece.get(_PIECE_TYPE, _NORMAL) for piece in pieces],
         "tokenizer.ggml.add_space_prefix": bool(normalizer.get(_HAS_DUMMY_PREFIX, 1)),
         "tokenizer.ggml.remove_extra_whitespaces": bool(normalizer.get(_REMOVES_SPACES, 1)),
         "tokenizer.ggml.precompiled_charsmap": list(normalizer.get(_CHARSMAP, b"")),
         **_special_ids(trainer, len(pieces)),
     }
+
+
+def _text(piece: Mapping[int, Any]) -> str:
+    """The piece; one that is looked for in the text itself is written with plain spaces."""
+    text: str = piece[_PIECE_TEXT].decode()
+    return text.replace("\u2581", " ") if piece.get(_PIECE_TYPE) == _USER_DEFINED else text
 
 
 def _special_ids(trainer: Mapping[int, Any], num_pieces: int) -> dict[str, object]:

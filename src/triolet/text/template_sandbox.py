@@ -74,15 +74,18 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise TemplateLimitError(f"uses {name} (line {statement.lineno}), but must stand alone")
         for concatenation in tree.find_all(nodes.Concat):
             concatenation.nodes = [_call("concatenate", concatenation.nodes)]
-        bodies = [loop.body for loop in tree.find_all(nodes.For)]
-        bodies += [macro.body for macro in tree.find_all(nodes.Macro)]
-        for body in bodies:
-            body.insert(0, nodes.ExprStmt(_call("take_step", [])))
+        for loop in tree.find_all(nodes.For):
+            loop.body.insert(0, nodes.ExprStmt(_call("take_step", [])))
+            if loop.test is not None:
+                loop.test = nodes.And(_call("take_step", []), loop.test)
+        for macro in tree.find_all(nodes.Macro):
+            macro.body.insert(0, nodes.ExprStmt(_call("take_step", [])))
         tree.set_environment(self)
         return jinja2.Template.from_code(self, self.compile(tree), dict(self.globals))
 
-    def take_step(self) -> None:
-        """Every turn of a loop calls it; it is counted as any call is."""
+    def take_step(self) -> bool:
+        """True; every turn of a loop calls it, and it is counted as any call is."""
+        return True
 
     def concatenate(self, *parts: object) -> str:
         """What ``a ~ b`` does."""
