@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.fakes import write_byte_model
+
+# The same examples each time, and no deadline: the machine may be busy.
+settings.register_profile("triolet", derandomize=True, deadline=None)
+settings.load_profile("triolet")
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}\n{% endfor %}"

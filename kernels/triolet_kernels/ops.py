@@ -5,11 +5,15 @@ thing as ``reference``, within the bound its tests state. All of them are synchr
 and allocate their own outputs unless said otherwise.
 
 Shapes: T tokens of a ragged batch of S sequences, H query heads, G key/value heads, D head dimension,
-B tokens in a KV block. Caches are ``(num_blocks, G, B, D)``.
+B tokens in a KV block. Caches are ``(num_blocks, G, B, D)``; in which order the B × D values of one block and
+head lie is the implementation's own affair, so nothing else reads or writes inside a block. A cache needs no
+initial values.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
     from triolet_kernels.quant import QuantTensor
 
 __all__ = ["AttentionBatch", "Ops", "preferred_dtype", "select_ops"]
+
+
+logger = logging.getLogger("triolet.kernels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +131,22 @@ class Ops(Protocol):
 
 
 def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
-    """The fastest implementation for ``device``, or the reference one if asked for."""
+    """The fastest implementation for ``device``, or the reference one if asked for.
+
+    On a CPU the environment variable ``TRIOLET_CPU_ISA`` (avx512, avx2, portable) asks for lower instructions
+    than the best; ValueError if the CPU lacks them.
+    """
+    from triolet_kernels.cpu import CpuOps
+    from triolet_kernels.cpu.loader import NativeError, NativeLibrary
     from triolet_kernels.reference import ReferenceOps
 
-    return ReferenceOps()
+    if device.type != "cpu" or is_reference:
+        return ReferenceOps()
+    try:
+        return CpuOps(NativeLibrary.open(os.environ))
+    except NativeError as error:
+        logger.warning("%s: running on torch alone, which is slow; see kernels/build_cpu.py", error)
+        return CpuOps(NativeLibrary.missing())
 
 
 def preferred_dtype(device: torch.device) -> torch.dtype:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from triolet.errors import UsageError
@@ -22,6 +23,15 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "reference"]
 Backend = Literal["asyncio", "trio"]
+
+KIND_NAMES: dict[Any, str] = {
+    str: "a non-empty string",
+    Path: "a path",
+    int: "an integer",
+    float: "a number",
+    tuple[str, ...]: "a name or a list of names",
+    NoneType: "None",
+}
 
 
 def _option(default: Any, text: str, *, group: str, metavar: str | None = None) -> Any:
@@ -79,8 +89,11 @@ class EngineArgs:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if isinstance(self.served_model_name, str):
-            object.__setattr__(self, "served_model_name", (self.served_model_name,))
+        names = self.served_model_name
+        if isinstance(names, str | list):
+            object.__setattr__(
+                self, "served_model_name", (names,) if isinstance(names, str) else tuple(names)
+            )
         for name in ("cache_dir", "chat_template"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -88,6 +101,7 @@ class EngineArgs:
         self._check()
 
     def _check(self) -> None:
+        _check_types(self)
         for name in (
             "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
             "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests",
@@ -151,12 +165,32 @@ def _usage(args: EngineArgs, name: str, problem: str) -> UsageError:
     return UsageError(f"{name} ({flag_of(name)}) {problem}, got {getattr(args, name)!r}", param=name)
 
 
+def _check_types(args: EngineArgs) -> None:
+    for name, hint in get_type_hints(type(args)).items():
+        value = getattr(args, name)
+        if not any(_is_a(value, kind) for kind in _kinds_of(hint)):
+            kinds = " or ".join(KIND_NAMES[kind] for kind in _kinds_of(hint))
+            raise _usage(args, name, f"must be {kinds}")
+
+
+def _kinds_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return True  # see _check_choices
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_a(item, str) for item in value)
+    if kind is str:
+        return isinstance(value, str) and value != ""
+    return isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
+
+
 def _check_positive(args: EngineArgs, name: str) -> None:
     value = getattr(args, name)
-    if value is None:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _usage(args, name, "must be an integer, 1 or more")
+    if value is not None and value < 1:
+        raise _usage(args, name, "must be 1 or more")
 
 
 def _check_choices(args: EngineArgs) -> None:

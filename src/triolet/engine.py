@@ -78,7 +78,7 @@ class Engine:
         self._phase, self._phase_began = "starting", time.monotonic()
         self._cause: BaseException | None = None
         self._is_used = False
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None  # made by run(): there may be no loop yet
         self._stop_requested = Wakeup()
         self._statistics = FrontendStatistics()
         self._client: EngineClient | None = None
@@ -98,7 +98,7 @@ class Engine:
             raise RuntimeError("an Engine runs once; make a new one")
         self._is_used = True
         try:
-            with self._scope:
+            with anyio.CancelScope() as self._scope:
                 await self._serve(task_status)
         except (ModelLoadError, UsageError, EngineDeadError) as exc:
             self._die(exc)
@@ -152,7 +152,7 @@ class Engine:
 
     def stop(self) -> None:
         """Make :meth:`run` return: finish the step under way, abort the requests, give all back."""
-        if self._state is EngineState.STARTING:
+        if self._state is EngineState.STARTING and self._scope is not None:
             self._scope.cancel()
         self._stop_requested.set()
 
@@ -259,7 +259,7 @@ class Engine:
             return inputs.tokenize(prompt)
 
         text = prompt if isinstance(prompt, str) else None
-        return await self._start(tokenize, len(prompt), text, params, request_id)
+        return await self._start(tokenize, len(text or ""), text, params, request_id)
 
     async def submit_chat(
         self,
@@ -273,10 +273,9 @@ class Engine:
 
         def tokenize(inputs: InputProcessor) -> tuple[int, ...]:
             text = inputs.render_chat(messages, add_generation_prompt=add_generation_prompt)
-            return inputs.tokenize(text, add_special_tokens=False)
+            return inputs.tokenize_chat(text)
 
-        size = sum(len(str(message.get("content", ""))) for message in messages)
-        return await self._start(tokenize, size, None, params, request_id)
+        return await self._start(tokenize, len(str(messages)), None, params, request_id)
 
     def generate(
         self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None

@@ -8,6 +8,7 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from triolet.args import EngineArgs
@@ -118,7 +119,9 @@ def _progress(is_shown: bool) -> AbstractContextManager[Progress | None]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[speed]}"),
     )
-    return Progress(*columns, transient=True)
+    # The standard output is the caller's.
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _is_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from triolet.args import EngineArgs
-from triolet.core.engine_core import EngineCore, load_core
+from triolet.core.engine_core import CoreFactory, EngineCore, load_core
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text
@@ -34,15 +34,16 @@ class LLMEngine:
     Raises ModelLoadError or UsageError when the model cannot be loaded. Not safe to share between threads.
     """
 
-    def __init__(self, args: EngineArgs | None = None, **options: Any) -> None:
+    def __init__(
+        self, args: EngineArgs | None = None, *, core_factory: CoreFactory = load_core, **options: Any
+    ) -> None:
         if args is not None and options:
             raise TypeError("give either an EngineArgs or keyword options, not both")
         args = args if args is not None else EngineArgs(**options)
-        # The queue is the caller's own here: there is nobody to refuse.
         self.args = replace(args, max_num_queued_requests=sys.maxsize)
         files = find_model(self.args, logger.info)
         tokenizer, chat_template = load_text(files, self.args)
-        self._core: EngineCore | None = load_core(self.args, files, logger.info)
+        self._core: EngineCore | None = core_factory(self.args, files, logger.info)
         self.inputs = InputProcessor.create(
             tokenizer=tokenizer,
             chat_template=chat_template,
@@ -61,8 +62,8 @@ class LLMEngine:
     ) -> None:
         """Queue a request under an id of the caller's choice.
 
-        Raises TypeError if the id is no string, InvalidRequestError if it is in use or the request is wrong,
-        OverloadedError when the queue is full.
+        Raises TypeError if the id is no string, InvalidRequestError if it is in use or the request is wrong.
+        There is no limit to the queue: it is the caller's own.
         """
         token_ids = self.inputs.tokenize(prompt)
         self._add(request_id, token_ids, params, prompt if isinstance(prompt, str) else None)
@@ -72,18 +73,23 @@ class LLMEngine:
     ) -> None:
         """As :meth:`add_request`, for a conversation put into the model's chat template."""
         text = self.inputs.render_chat(messages)
-        self._add(request_id, self.inputs.tokenize(text, add_special_tokens=False), params, text)
+        self._add(request_id, self.inputs.tokenize_chat(text), params, text)
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it produced.
 
         A request that failed ends with finish reason ``error`` and the cause in ``error``; the others go on.
-        Raises EngineDeadError when the engine itself failed.
+        Raises EngineDeadError when the engine itself failed. Any exception, KeyboardInterrupt too, ends all
+        requests, since what they had reached is not known any more; new ones may be added.
         """
         core = self._open_core()
-        processed = self._outputs.process(core.step(), time.monotonic())
-        for item in processed:
-            self._settle(core, item)
+        try:
+            processed = self._outputs.process(core.step(), time.monotonic())
+            for item in processed:
+                self._settle(core, item)
+        except BaseException:
+            self.abort_all()
+            raise
         return [item.output for item in processed]
 
     def has_unfinished_requests(self) -> bool:
@@ -99,12 +105,15 @@ class LLMEngine:
         return ended.output if ended else None
 
     def abort_all(self) -> None:
-        """End every request."""
-        for request_id in list(self._internal_ids):
-            self.abort_request(request_id)
+        """End every request, also after something was interrupted half-way."""
+        if self._core is not None:
+            self._core.reset()
+        self._outputs.abort_all(time.monotonic())
+        self._internal_ids.clear()
 
     def close(self) -> None:
-        """Give model and KV cache back; idempotent."""
+        """End every request, give model and KV cache back; idempotent."""
+        self.abort_all()
         core, self._core = self._core, None
         if core is not None:
             core.close()

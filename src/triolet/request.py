@@ -8,7 +8,7 @@ This module knows neither torch nor an event loop nor any other part of the engi
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -80,15 +80,16 @@ class SamplingParams:
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "output_kind", RequestOutputKind(self.output_kind))
+        stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
+        object.__setattr__(self, "output_kind", _as_output_kind(self.output_kind))
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         self._check_numbers()
         self._check_stops()
+        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            _check_bool(name, getattr(self, name))
 
     def _check_numbers(self) -> None:
         _check_float("temperature", self.temperature, 0.0, 2.0)
@@ -218,8 +219,9 @@ class RequestOutput:
 
 
 def _check_float(name: str, value: object, low: float, high: float, *, is_low_open: bool = False) -> None:
+    # The bounds keep out NaN, which compares with nothing, and the infinities.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and math.isfinite(value) and low <= value <= high and not (is_low_open and value == low):  # type: ignore[arg-type,operator]
+    if is_number and low <= value <= high and not (is_low_open and value == low):  # type: ignore[operator]
         return
     bracket = "(" if is_low_open else "["
     raise InvalidRequestError(f"{name}: must be in {bracket}{low:g}, {high:g}], got {value!r}", param=name)
@@ -229,3 +231,23 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return
     raise InvalidRequestError(f"{name}: must be an integer in [{low}, {high}], got {value!r}", param=name)
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{name}: must be true or false, got {value!r}", param=name)
+
+
+def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
+    if not isinstance(values, Iterable):
+        raise InvalidRequestError(f"{name}: must be a list, got {values!r}", param=name)
+    return tuple(values)
+
+
+def _as_output_kind(value: Any) -> RequestOutputKind:
+    try:
+        return RequestOutputKind(value)
+    except ValueError:
+        choices = ", ".join(RequestOutputKind)
+        message = f"output_kind: must be one of {choices}, got {value!r}"
+        raise InvalidRequestError(message, param="output_kind") from None

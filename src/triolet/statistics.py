@@ -82,7 +82,8 @@ class EngineHealth:
 class EngineStatistics:
     """A snapshot of an engine: gauges from live state, counters and histograms since it started.
 
-    ``outcomes`` counts ended requests by outcome: a finish reason, ``refused`` or ``failed``.
+    ``outcomes`` counts ended requests by outcome: a finish reason, ``failed``, ``refused`` or
+    ``invalid``.
     ``cancel_latency`` is the time from a caller leaving to its slot and blocks being free.
     """
 

@@ -1,56 +1,79 @@
 """Ragged batches over a paged cache, made for tests of the kernels.
 
-A cache starts out full of NaN, so that any read of what was never written shows.
+A cache starts out full of NaN, so that any read of what was never written shows. It is filled and read
+through the operations alone: what lies where inside a block is theirs to choose.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from triolet_kernels.ops import AttentionBatch
+from triolet_kernels.ops import AttentionBatch, Ops
+
+Spans = Sequence[tuple[int, int]]
+"""For each sequence the positions ``start:end`` that a step computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One attention problem: the batch, the queries, and the caches with all their keys in place."""
+class Shape:
+    """Heads and blocks of one attention layer."""
 
-    batch: AttentionBatch
-    query: Tensor
-    key_cache: Tensor
-    value_cache: Tensor
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: torch.dtype = torch.float32
 
 
-def make_batch(
-    spans: Sequence[tuple[int, int]],
-    block_size: int,
-    *,
-    generator: torch.Generator,
-    num_spare_blocks: int = 3,
-) -> tuple[AttentionBatch, int]:
-    """A batch whose sequence s computes positions ``start:end`` of ``spans[s]``, and its number of blocks.
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Queries, keys and values ``(positions, heads, D)`` of some sequences, one tensor for each."""
 
-    Block ids are shuffled; unused entries of the block tables point outside the cache.
+    shape: Shape
+    queries: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
+
+    def pick(self, indices: Sequence[int]) -> Problem:
+        """Some of the sequences, in another order."""
+        return replace(
+            self,
+            queries=[self.queries[i] for i in indices],
+            keys=[self.keys[i] for i in indices],
+            values=[self.values[i] for i in indices],
+        )
+
+
+def make_problem(shape: Shape, lengths: Sequence[int], seed: int = 0) -> Problem:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(num_heads: int) -> list[Tensor]:
+        sizes = [(length, num_heads, shape.head_dim) for length in lengths]
+        return [torch.randn(size, generator=generator).to(shape.dtype) for size in sizes]
+
+    queries, keys, values = draw(shape.num_heads), draw(shape.num_kv_heads), draw(shape.num_kv_heads)
+    return Problem(shape=shape, queries=queries, keys=keys, values=values)
+
+
+def make_batch(spans: Spans, block_size: int, *, tables: Tensor | None = None) -> AttentionBatch:
+    """The batch of one step. Unless ``tables`` are given, each sequence gets shuffled blocks of its own.
+
+    Unused entries of the block tables point far outside any cache.
     """
-    num_blocks = [-(-end // block_size) for _, end in spans]
-    total = sum(num_blocks) + num_spare_blocks
-    ids = torch.randperm(total, generator=generator).to(torch.int32)
-    tables = torch.full((len(spans), max(num_blocks) + 1), 2**31 - 1, dtype=torch.int32)
-    taken = 0
-    for index, count in enumerate(num_blocks):
-        tables[index, :count] = ids[taken : taken + count]
-        taken += count
+    if tables is None:
+        tables = make_tables([end for _, end in spans], block_size)
     positions = [torch.arange(start, end) for start, end in spans]
     slots = [
         tables[index, places // block_size].long() * block_size + places % block_size
         for index, places in enumerate(positions)
     ]
     lengths = [end - start for start, end in spans]
-    batch = AttentionBatch(
+    return AttentionBatch(
         positions=torch.cat(positions),
         cache_slots=torch.cat(slots),
         block_tables=tables,
@@ -59,30 +82,63 @@ def make_batch(
         max_query_length=max(lengths),
         max_sequence_length=max(end for _, end in spans),
     )
-    return batch, total
 
 
-def make_case(
-    spans: Sequence[tuple[int, int]],
+def make_tables(lengths: Sequence[int], block_size: int, seed: int = 0) -> Tensor:
+    num_blocks = [-(-length // block_size) for length in lengths]
+    ids = torch.randperm(sum(num_blocks) + 3, generator=torch.Generator().manual_seed(seed))
+    tables = torch.full((len(lengths), max(num_blocks) + 1), 2**31 - 1, dtype=torch.int32)
+    taken = 0
+    for index, count in enumerate(num_blocks):
+        tables[index, :count] = ids[taken : taken + count].to(torch.int32)
+        taken += count
+    return tables
+
+
+def make_caches(shape: Shape, tables: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value cache, NaN everywhere."""
+    num_blocks = int(tables[tables != 2**31 - 1].max()) + 1
+    size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim)
+    return torch.full(size, math.nan, dtype=shape.dtype), torch.full(size, math.nan, dtype=shape.dtype)
+
+
+def identity_angles(num_positions: int, head_dim: int) -> Tensor:
+    """A table of cosines and sines that rotates nothing."""
+    half = torch.ones(num_positions, head_dim // 2)
+    return torch.cat([half, 0 * half], dim=1)
+
+
+def run_step(
+    ops: Ops,
+    problem: Problem,
+    spans: Spans,
+    caches: tuple[Tensor, Tensor],
+    tables: Tensor,
     *,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    dtype: torch.dtype,
-    seed: int = 0,
-) -> Case:
-    """A case with random queries and keys at every position below each span's end, NaN everywhere else."""
-    generator = torch.Generator().manual_seed(seed)
-    batch, num_blocks = make_batch(spans, block_size, generator=generator)
-    shape = (num_blocks, num_kv_heads, block_size, head_dim)
-    key_cache = torch.full(shape, math.nan, dtype=dtype)
-    value_cache = torch.full(shape, math.nan, dtype=dtype)
-    for index, (_, end) in enumerate(spans):
-        places = torch.arange(end)
-        blocks, offsets = batch.block_tables[index, places // block_size].long(), places % block_size
-        for cache in (key_cache, value_cache):
-            values = torch.randn(end, num_kv_heads, head_dim, generator=generator)
-            cache[blocks, :, offsets] = values.to(dtype)
-    query = torch.randn(len(batch.positions), num_heads, head_dim, generator=generator).to(dtype)
-    return Case(batch=batch, query=query, key_cache=key_cache, value_cache=value_cache)
+    scale: float = 0.3,
+    window: int | None = None,
+) -> Tensor:
+    """One step as a model does it: keys and values into the cache, then attention → (T, H * D)."""
+    batch = make_batch(spans, problem.shape.block_size, tables=tables)
+    parts = [
+        torch.cat([tensor[start:end] for tensor, (start, end) in zip(tensors, spans, strict=True)])
+        for tensors in (problem.queries, problem.keys, problem.values)
+    ]
+    qkv = torch.cat(parts, dim=1).flatten(1)
+    angles = identity_angles(batch.max_sequence_length, problem.shape.head_dim)
+    query = ops.rotary_and_cache(qkv, batch, angles, *caches, num_heads=problem.shape.num_heads)
+    return ops.paged_attention(query, *caches, batch, scale=scale, window=window)
+
+
+def run_history(
+    ops: Ops, problem: Problem, spans: Spans, *, scale: float = 0.3, window: int | None = None
+) -> Tensor:
+    """Attention of ``spans`` alone, with everything before them in the cache already."""
+    lengths = [end for _, end in spans]
+    tables = make_tables(lengths, problem.shape.block_size)
+    caches = make_caches(problem.shape, tables)
+    past = [(index, start) for index, (start, _) in enumerate(spans) if start]
+    if past:
+        indices = [index for index, _ in past]
+        run_step(ops, problem.pick(indices), [(0, start) for _, start in past], caches, tables[indices])
+    return run_step(ops, problem, spans, caches, tables, scale=scale, window=window)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 
 import torch
+from tests.kernels.batches import Problem, Spans
 from torch import Tensor
-
-from triolet_kernels.ops import AttentionBatch
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -40,26 +39,16 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     return 0.5 * gate * (1 + torch.tanh(inner)) * up
 
 
-def paged_attention(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    batch: AttentionBatch,
-    *,
-    scale: float,
-    window: int | None = None,
-) -> Tensor:
-    num_heads, num_kv_heads, block_size = query.shape[1], key_cache.shape[1], key_cache.shape[2]
-    output = torch.empty(query.shape, dtype=torch.float64)
-    for sequence, table in enumerate(batch.block_tables.tolist()):
-        for token in range(int(batch.query_starts[sequence]), int(batch.query_starts[sequence + 1])):
-            position = int(batch.positions[token])
+def attention(problem: Problem, spans: Spans, *, scale: float = 0.3, window: int | None = None) -> Tensor:
+    """One query head of one token after the other → (T, H * D)."""
+    shape, rows = problem.shape, []
+    for sequence, (start, end) in enumerate(spans):
+        for position in range(start, end):
             first = 0 if window is None else max(0, position - window + 1)
-            places = [(table[p // block_size], p % block_size) for p in range(first, position + 1)]
-            for head in range(num_heads):
-                group = head // (num_heads // num_kv_heads)
-                keys = torch.stack([key_cache[block, group, offset] for block, offset in places]).double()
-                values = torch.stack([value_cache[block, group, offset] for block, offset in places]).double()
-                weights = torch.softmax(keys @ query[token, head].double() * scale, dim=0)
-                output[token, head] = weights @ values
-    return output.flatten(1)
+            for head in range(shape.num_heads):
+                group = head // (shape.num_heads // shape.num_kv_heads)
+                keys = problem.keys[sequence][first : position + 1, group].double()
+                values = problem.values[sequence][first : position + 1, group].double()
+                scores = keys @ problem.queries[sequence][position, head].double() * scale
+                rows.append(torch.softmax(scores, dim=0) @ values)
+    return torch.stack(rows).view(-1, shape.num_heads * shape.head_dim)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)
 
-_RELATIVE = {torch.float32: 2e-5, torch.bfloat16: 1e-2}
+_RELATIVE = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:

@@ -296,7 +296,7 @@ class TestErrors:
         async with make(byte_model) as engine:
             with pytest.raises(InvalidRequestError, match="empty"):
                 await engine.submit("")
-            with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+            with pytest.raises(InvalidRequestError, match="not in the vocabulary"):
                 await engine.submit([5, 999])
             with pytest.raises(PromptTooLongError, match="600 tokens"):
                 await engine.submit("a" * 600)

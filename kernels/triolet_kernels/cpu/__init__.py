@@ -1,1 +1,92 @@
-"""CPU kernels."""
+"""The CPU implementation: C++ kernels where they were built, torch's own fast paths for the rest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from triolet_kernels.cpu import linear
+from triolet_kernels.cpu.activation import ActivationKernels
+from triolet_kernels.cpu.attention import AttentionKernels
+from triolet_kernels.cpu.linear import PackedLinear
+from triolet_kernels.cpu.loader import NativeLibrary
+from triolet_kernels.cpu.norm import NormKernels
+from triolet_kernels.ops import AttentionBatch
+from triolet_kernels.quant import QuantTensor
+
+__all__ = ["CpuOps"]
+
+
+class CpuOps:
+    """Every operation of :class:`triolet_kernels.ops.Ops`, for float32 and bfloat16 on a CPU."""
+
+    def __init__(self, native: NativeLibrary) -> None:
+        self.name = f"cpu-{native.isa}"
+        self._attention = AttentionKernels(native)
+        self._norm = NormKernels(native)
+        self._activation = ActivationKernels(native)
+
+    def pack_linear(
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        return linear.pack_linear(weight, bias, dtype)
+
+    def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
+        return linear.linear(x, packed)
+
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Tensor:
+        return linear.pack_embedding(weight, dtype)
+
+    def embedding(self, token_ids: Tensor, packed: Tensor) -> Tensor:
+        return linear.embedding(token_ids, packed)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self._norm.add_rms_norm(x, residual, weight, eps)
+
+    def rotary_and_cache(
+        self,
+        qkv: Tensor,
+        batch: AttentionBatch,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        num_heads: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        return self._attention.rotary_and_cache(
+            qkv,
+            batch,
+            cos_sin,
+            key_cache,
+            value_cache,
+            num_heads=num_heads,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=eps,
+        )
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        return self._attention.paged_attention(
+            query, key_cache, value_cache, batch, scale=scale, window=window
+        )
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return self._activation.silu_mul(gate_up)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        return self._activation.gelu_mul(gate_up)

@@ -21,7 +21,7 @@ from triolet.request import Request, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 from triolet.statistics import SchedulerStatistics
 
-__all__ = ["EngineCore", "Runner", "load_core"]
+__all__ = ["CoreFactory", "EngineCore", "Runner", "load_core"]
 
 MAX_FAILED_STEPS = 3
 
@@ -105,9 +105,16 @@ class EngineCore:
         """Assert every invariant of the scheduler and its blocks."""
         self._scheduler.check_integrity()
 
+    def reset(self) -> None:
+        """Drop every request and all books about them, in whatever state an interrupted step left them."""
+        self._scheduler = Scheduler(self._scheduler.config)
+
     def close(self) -> None:
         """Give weights and KV cache back."""
         self._runner.close()
+
+
+CoreFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineCore]
 
 
 def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineCore:

@@ -36,11 +36,15 @@ class RequestOutputCollector:
         self._arrived.set()
 
     async def get(self) -> RequestOutput:
-        """The next output; waits for one. Raises what :meth:`put_error` was given."""
+        """The next output; waits for one. Raises what :meth:`put_error` was given, once."""
         await self.wait_ready()
         if self._output is None:
-            assert self._error is not None, "there is an output or an error"
-            raise self._error
+            error, self._error = self._error, None
+            assert error is not None, "there is an output or an error"
+            try:
+                raise error
+            finally:
+                del error  # or exception and traceback would keep each other alive
         output, self._output = self._output, None
         return output
 

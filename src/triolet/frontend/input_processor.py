@@ -60,6 +60,10 @@ class InputProcessor:
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
     ) -> str:
         """The prompt text of a conversation. Raises InvalidRequestError naming ``messages``."""
+        if not isinstance(messages, Sequence) or isinstance(messages, str):
+            raise InvalidRequestError(
+                f"messages: must be a list of messages, got {type(messages).__name__}", param="messages"
+            )
         if self.chat_template is None:
             raise InvalidRequestError(
                 "messages: this model has no chat template; give one with --chat-template, or send a prompt",
@@ -67,15 +71,15 @@ class InputProcessor:
             )
         return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt)
 
-    def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+    def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, checked. Raises InvalidRequestError naming ``prompt``."""
         if isinstance(prompt, str):
-            token_ids = tuple(self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens))
-        else:
-            token_ids = self._checked_ids(prompt)
-        if not token_ids:
-            raise InvalidRequestError("prompt: must not be empty", param="prompt")
-        return token_ids
+            return self._encode(prompt, add_special_tokens=True, param="prompt")
+        return self._checked(_as_token_ids(prompt))
+
+    def tokenize_chat(self, text: str) -> tuple[int, ...]:
+        """Token ids of what :meth:`render_chat` made. Raises InvalidRequestError naming ``messages``."""
+        return self._encode(text, add_special_tokens=False, param="messages")
 
     def process(
         self,
@@ -111,18 +115,24 @@ class InputProcessor:
             arrived=time.monotonic(),
         )
 
-    def _checked_ids(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        for index, token_id in enumerate(prompt):
-            if not isinstance(token_id, int) or isinstance(token_id, bool):
-                raise InvalidRequestError(
-                    f"prompt[{index}]: must be a token id, got {token_id!r}", param="prompt"
-                )
-            if not 0 <= token_id < self.vocab_size:
-                raise InvalidRequestError(
-                    f"prompt[{index}]: token id {token_id} is outside the vocabulary [0, {self.vocab_size})",
-                    param="prompt",
-                )
-        return tuple(prompt)
+    def _encode(self, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:
+        try:
+            token_ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        except InvalidRequestError as exc:
+            raise InvalidRequestError(f"{param}: {exc.message}", param=param) from exc
+        return self._checked(tuple(token_ids), param)
+
+    def _checked(self, token_ids: tuple[int, ...], param: str = "prompt") -> tuple[int, ...]:
+        """A tokeniser is checked as well: some know tokens that the model has no row for."""
+        if not token_ids:
+            raise InvalidRequestError(f"{param}: must not be empty", param=param)
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            index = next(i for i, token_id in enumerate(token_ids) if not 0 <= token_id < self.vocab_size)
+            raise InvalidRequestError(
+                f"{param}: token {index} is {token_ids[index]}, not in the vocabulary [0, {self.vocab_size})",
+                param=param,
+            )
+        return token_ids
 
     def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         room = self.max_model_len - num_prompt_tokens
@@ -151,6 +161,20 @@ class InputProcessor:
                 )
         ends = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
         return ends.union(params.stop_token_ids)
+
+
+def _as_token_ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    # Bytes are a sequence of integers too, but nobody who sends them means token ids.
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise InvalidRequestError(
+            f"prompt: must be a string or a list of token ids, got {type(prompt).__name__}", param="prompt"
+        )
+    for index, token_id in enumerate(prompt):
+        if not isinstance(token_id, int) or isinstance(token_id, bool):
+            raise InvalidRequestError(
+                f"prompt[{index}]: must be a token id, got {token_id!r}", param="prompt"
+            )
+    return tuple(prompt)
 
 
 class SeedSource:

@@ -42,22 +42,17 @@ def load_text(files: ModelFiles, args: EngineArgs) -> tuple[Tokenizer, ChatTempl
     source = tokenizer.chat_template if args.chat_template is None else _read_template(args.chat_template)
     if source is None:
         return tokenizer, None
-    bos, eos = tokenizer.bos_token_id, min(tokenizer.eos_token_ids, default=None)
-    template = ChatTemplate(
-        source,
-        bos_token="" if bos is None else tokenizer.id_to_token(bos) or "",
-        eos_token="" if eos is None else tokenizer.id_to_token(eos) or "",
-    )
-    return tokenizer, template
+    return tokenizer, ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
 
 
 def served_names(args: EngineArgs) -> tuple[str, ...]:
     """The names requests may use: those asked for, or the model's own without folder and ending."""
     if args.served_model_name:
         return args.served_model_name
+    path = Path(args.model)
     if args.model.endswith(".gguf"):
-        return (Path(args.model).stem,)
-    return (Path(args.model).name if Path(args.model).is_dir() else args.model,)
+        return (path.stem,)
+    return (path.resolve().name if path.is_dir() else args.model,)
 
 
 def _read_template(path: Path) -> str:

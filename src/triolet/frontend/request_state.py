@@ -83,7 +83,7 @@ class RequestState:
         """
         self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
         if output.token_ids:
-            self.first_token = self.first_token or now
+            self.first_token = now if self.first_token is None else self.first_token
             self.last_token = now
         for index, token_id in enumerate(output.token_ids):
             is_stop_token = output.stop_token_id is not None and index == len(output.token_ids) - 1

@@ -10,8 +10,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+import anyio
+
 from triolet.cluster.client import EngineClient
-from triolet.core.loop import LoopPoster, Wakeup
+from triolet.core.loop import LoopPoster
 from triolet.errors import EngineDeadError, EngineGenerateError
 from triolet.frontend.collector import RequestOutputCollector
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
@@ -30,7 +32,7 @@ class RequestTable:
         self._post = post
         self._outputs = OutputProcessor(statistics)
         self._collectors: dict[int, RequestOutputCollector] = {}
-        self._request_ended = Wakeup()
+        self._request_ended = anyio.Event()
         self._death: BaseException | None = None
 
     @property
@@ -79,7 +81,7 @@ class RequestTable:
             self._deliver(item)
 
     async def wait_idle(self) -> None:
-        """Return once no request is under way. For one task at a time."""
+        """Return once no request is under way."""
         while self.num_requests:
             await self._request_ended.wait()
 
@@ -93,6 +95,7 @@ class RequestTable:
         if item.output.is_finished:
             del self._collectors[internal_id]
             self._request_ended.set()
+            self._request_ended = anyio.Event()
 
     def _error(self, text: str) -> Exception:
         if self._death is None:

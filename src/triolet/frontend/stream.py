@@ -100,6 +100,8 @@ class LazyRequestStream:
             raise StopAsyncIteration
         if self._stream is None:
             self._stream = await self._submit()
+            if self._is_closed:  # by another task, while this one was tokenising
+                self._stream.abort()
         return await anext(self._stream)
 
     async def aclose(self) -> None:

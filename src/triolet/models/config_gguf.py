@@ -45,6 +45,7 @@ def from_gguf(
             f"{source}: the architecture {architecture[:200]!r} is not supported; "
             f"known are {', '.join(_KNOWN)}"
         )
+    Fields(metadata, source).refuse_unless("split.count", 0, 1)
     fields = Fields(metadata, source, architecture + ".")
     for name in _UNSUPPORTED:
         fields.refuse_unless(name, 0, 0.0)

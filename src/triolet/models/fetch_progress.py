@@ -20,6 +20,12 @@ class FetchProgress:
     done: int
     total: int | None
 
+    def __str__(self) -> str:
+        if self.phase == "waiting":
+            return "waiting for another process that fetches the model"
+        of_total = "" if self.total is None else f" of {self.total / 1e6:.0f}"
+        return f"{self.phase} the model: {self.done / 1e6:.0f}{of_total} MB"
+
 
 ProgressCallback = Callable[[FetchProgress], None]
 """Called several times a second, in the thread that fetches. Raising from it ends the fetch: child processes

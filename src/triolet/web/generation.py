@@ -103,6 +103,7 @@ class Generation:
         Raises :class:`EngineGenerateError`, :class:`EngineDeadError` or :class:`RequestAbortedError` when a
         choice fails; the others are then aborted, and what they had produced before has been handed out.
         """
+        assert not self.is_finished, "there is nothing left to wait for"
         deltas: list[Delta] = []
         for index in await self._wait_ready(within) if self._failure is None else ():
             try:

@@ -1,13 +1,11 @@
 """Runs the server on the event loop that was asked for: asyncio, on uvloop where it is installed, or Trio.
 
-What a process may do only once and a library may not do at all is done here: the interpreter's switch
-interval and the set-up of logging.
+What a library may not do to its process is done here: the interpreter's switch interval is lowered.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
 from typing import Any
 
@@ -24,9 +22,6 @@ SWITCH_INTERVAL_SECONDS = 1e-4
 
 def run(args: ServeArgs) -> int:
     """Serve until told to stop; the exit code. Raises :class:`UsageError` for a port that is taken."""
-    logging.basicConfig(
-        level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     return anyio.run(serve, args, backend=args.backend, backend_options=backend_options(args.backend))
 

@@ -66,8 +66,8 @@ class EventStream:
         self._generation = generation
         self._shape = shape
         self._ping_interval = ping_interval
-        self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
         self._is_ended = False
+        self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
 
     def __aiter__(self) -> EventStream:
         return self

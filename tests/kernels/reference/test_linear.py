@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, quants
+from tests.kernels.quantized import quantize
 from tests.kernels.tolerance import DTYPES, assert_close
 
-from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import ReferenceOps
-
-
-def quantize(values: torch.Tensor) -> QuantTensor:
-    data = quants.quantize(values.numpy().astype(np.float32), GGMLQuantizationType.Q8_0)
-    return QuantTensor(torch.from_numpy(data), "Q8_0", (values.shape[0], values.shape[1]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -30,7 +23,7 @@ def test_linear_equals_float64(dtype: torch.dtype, has_bias: bool) -> None:
 
 
 def test_linear_takes_a_quantised_weight() -> None:
-    x, weight = torch.randn(3, 64), quantize(torch.randn(5, 64))
+    x, weight = torch.randn(3, 64), quantize(torch.randn(5, 64), "Q8_0")
     ops = ReferenceOps()
     actual = ops.linear(x, ops.pack_linear(weight, None, torch.float32))
     assert_close(actual, x.double() @ weight.dequantize().double().T)
@@ -38,7 +31,7 @@ def test_linear_takes_a_quantised_weight() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embedding_hands_out_rows_in_the_asked_dtype(dtype: torch.dtype) -> None:
-    weight, token_ids = quantize(torch.randn(9, 32)), torch.tensor([8, 0, 8, 3])
+    weight, token_ids = quantize(torch.randn(9, 32), "Q8_0"), torch.tensor([8, 0, 8, 3])
     ops = ReferenceOps()
     actual = ops.embedding(token_ids, ops.pack_embedding(weight, dtype))
     assert torch.equal(actual, weight.dequantize()[token_ids].to(dtype))

@@ -28,13 +28,13 @@ def expected_heads(heads: Tensor, norm: Tensor | None, positions: Tensor, cos_si
 @pytest.mark.parametrize("has_norms", [False, True])
 def test_rotates_and_keeps_keys_and_values(dtype: torch.dtype, has_norms: bool) -> None:
     generator = torch.Generator().manual_seed(1)
-    batch, num_blocks = make_batch([(3, 9), (0, 4), (16, 17)], BLOCK_SIZE, generator=generator)
+    batch = make_batch([(3, 9), (0, 4), (16, 17)], BLOCK_SIZE)
     angles = torch.rand(32, HEAD_DIM // 2, generator=generator) * 6
     cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1)
     qkv = torch.randn(len(batch.positions), (NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM, generator=generator)
     qkv = qkv.to(dtype)
     q_norm, k_norm = (torch.rand(2, HEAD_DIM, generator=generator) + 0.5) if has_norms else (None, None)
-    caches = torch.full((2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM), torch.nan, dtype=dtype)
+    caches = torch.full((2, 9, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM), torch.nan, dtype=dtype)
 
     query = ReferenceOps().rotary_and_cache(
         qkv, batch, cos_sin, caches[0], caches[1], num_heads=NUM_HEADS, q_norm=q_norm, k_norm=k_norm

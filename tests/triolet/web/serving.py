@@ -55,7 +55,7 @@ async def serving(
     lines: list[str] = []
     exits: list[int] = []
     server = Server(args, engine, listener, announce=lines.append, exit_now=exits.append)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as client:
         running = Running(server, engine, port, client, lines, exits)
         async with anyio.create_task_group() as group:
             is_over = anyio.Event()

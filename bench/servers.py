@@ -1,0 +1,134 @@
+"""Starts a server as a child process, waits until it answers, and stops it again.
+
+A server is a name, a command and an address to poll; nothing here is particular to one of them but the two
+functions at the end, which say how triolet and llama-server are started for a fair comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+__all__ = ["RunningServer", "Server", "llama_server", "running", "triolet_server"]
+
+_STOP_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How to start a server. ``ready_path`` answers 200 once it serves."""
+
+    name: str
+    command: tuple[str, ...]
+    port: int
+    ready_path: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers. ``seconds_to_ready`` counts from its start."""
+
+    server: Server
+    pid: int
+    seconds_to_ready: float
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process and its descendants."""
+        return sum(_resident_bytes(pid) for pid in _family(self.pid))
+
+
+@contextmanager
+def running(server: Server, *, log: Path, timeout: float = 180.0) -> Iterator[RunningServer]:
+    """Start ``server``, its output going to ``log``; leaving the block stops it.
+
+    Raises ``RuntimeError`` with the end of the log if it is not ready in time.
+    """
+    with log.open("wb") as output:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            server.command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **server.environment}
+        )
+        try:
+            _wait_ready(server, process, log, started + timeout)
+            yield RunningServer(server, process.pid, time.perf_counter() - started)
+        finally:
+            _stop(process)
+
+
+def _wait_ready(server: Server, process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
+    url = f"http://127.0.0.1:{server.port}{server.ready_path}"
+    while process.poll() is None and time.perf_counter() < deadline:
+        try:
+            with urlopen(url, timeout=2):
+                return
+        except (URLError, OSError):
+            time.sleep(0.05)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    raise RuntimeError(f"{server.name} is not ready (exit code {process.poll()}):\n{tail}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _family(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(relative for child in children for relative in _family(int(child)))]
+
+
+def _resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def triolet_server(model: str, *, num_threads: int, num_slots: int, python: str = sys.executable) -> Server:
+    """``python -m server`` on ``model``; ``num_slots`` sequences fit in a step."""
+    port = _free_port()
+    command = (
+        python, "-m", "server", model, "--port", str(port), "--num-threads", str(num_threads),
+        "--max-num-seqs", str(num_slots), "--log-level", "warning",
+    )  # fmt: skip
+    return Server("triolet", command, port, "/ready")
+
+
+def llama_server(
+    binary: Path, model: Path, *, num_threads: int, num_slots: int, context: int = 1024
+) -> Server:
+    """llama.cpp's server with as many slots as clients, ``context`` tokens for each of them.
+
+    It needs an HTTP thread for each open stream, and batches continuously by default.
+    """
+    port = _free_port()
+    command = (
+        str(binary), "--model", str(model), "--port", str(port), "--threads", str(num_threads),
+        "--threads-batch", str(num_threads), "--threads-http", str(num_slots + 16),
+        "--parallel", str(num_slots), "--ctx-size", str(num_slots * 1024), "--no-webui",
+    )  # fmt: skip
+    return Server("llama-server", command, port, "/health")

@@ -1,0 +1,139 @@
+"""Compiles the CPU kernels: a hatchling hook for the wheel target, and a script for a checkout.
+
+``python kernels/build_cpu.py`` compiles in place. In a wheel or editable build hatchling runs the same;
+without a working compiler the wheel is a pure one, and says so. ``CXX`` names the compiler.
+This file must not need anything but the standard library and, as a hook, hatchling.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+__all__ = ["BuildError", "compile_library", "get_build_hook"]
+
+LIBRARY = "kernels/triolet_kernels/cpu/libtriolet_cpu.so"
+COMMON_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    # A sum must not be fused in one place and not in another: results would depend on the batch.
+    "-ffp-contract=off",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-Wno-psabi",
+)
+X86_VARIANTS: Mapping[str, str] = {
+    "avx512": "-mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16",
+    "avx2": "-mavx2 -mfma",
+    "portable": "",
+}
+
+
+class BuildError(Exception):
+    """There is no working compiler; the message says why."""
+
+
+def compile_library(root: Path, environment: Mapping[str, str], machine: str) -> Path:
+    """Compile the sources under ``root`` for ``machine`` and return the library, inside the source tree.
+
+    Raises BuildError.
+    """
+    compiler = _find_compiler(environment)
+    sources = root / "kernels" / "triolet_kernels" / "cpu"
+    library = root / LIBRARY
+    variants = X86_VARIANTS if machine in ("x86_64", "AMD64") else {"portable": ""}
+    with tempfile.TemporaryDirectory() as scratch:
+        commands = [
+            [
+                *compiler,
+                *COMMON_FLAGS,
+                *flags.split(),
+                f"-DTRIOLET_ISA={name}",
+                "-c",
+                str(source),
+                "-o",
+                output,
+            ]
+            for source in sorted(sources.glob("*.cpp"))
+            for name, flags in (variants.items() if source.stem != "cpuid" else [("portable", "")])
+            for output in [f"{scratch}/{source.stem}_{name}.o"]
+        ]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(_run, commands))
+        objects = [command[-1] for command in commands]
+        linked = f"{scratch}/{library.name}"
+        _run([*compiler, "-shared", "-Wl,-s", *objects, "-o", linked])
+        # Replaced in one move: a process that has the old library mapped keeps it.
+        staged = library.with_suffix(".so.new")
+        shutil.copyfile(linked, staged)
+        staged.replace(library)
+    return library
+
+
+def _find_compiler(environment: Mapping[str, str]) -> list[str]:
+    named = shlex.split(environment.get("CXX", ""))
+    for candidate in [named] if named else [["g++"], ["c++"], ["clang++"]]:
+        if shutil.which(candidate[0], path=environment.get("PATH")):
+            return candidate
+    raise BuildError(f"no C++ compiler found ({'CXX=' + named[0] if named else 'g++, c++ or clang++'})")
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BuildError(f"{shlex.join(command)} failed:\n{result.stderr.strip()}")
+
+
+def get_build_hook() -> type[Any]:
+    """Hatchling's entry point."""
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+    class CompileKernels(BuildHookInterface[Any]):
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            try:
+                compile_library(Path(self.root), os.environ, platform.machine())
+            except BuildError as error:
+                (Path(self.root) / LIBRARY).unlink(missing_ok=True)
+                self.app.display_warning(
+                    f"triolet: building WITHOUT the native CPU kernels, which makes it slow on a CPU: {error}"
+                )
+                return
+            build_data["artifacts"].append(LIBRARY)
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{_platform_tag()}"
+
+        def clean(self, versions: list[str]) -> None:
+            (Path(self.root) / LIBRARY).unlink(missing_ok=True)
+
+    return CompileKernels
+
+
+def _platform_tag() -> str:
+    import sysconfig
+
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def main() -> int:
+    try:
+        library = compile_library(Path(__file__).resolve().parents[1], os.environ, platform.machine())
+    except BuildError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{library}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,137 @@
+"""Rotation with cache write, and paged attention, through the compiled kernels.
+
+The two belong together: the kernels order the values inside a block in their own way (``cache_layout.h``), so
+either both are native for a shape, or both are the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from triolet_kernels.cpu.loader import INSTRUCTION_SETS, Kernel, NativeLibrary
+from triolet_kernels.reference import attention as reference_attention
+from triolet_kernels.reference import rotary as reference_rotary
+
+if TYPE_CHECKING:
+    from triolet_kernels.ops import AttentionBatch
+
+__all__ = ["AttentionKernels"]
+
+_MAX_HEAD_DIM = 256
+
+
+class AttentionKernels:
+    """The kernels of one library that touch the KV cache, by number format and shape."""
+
+    def __init__(self, native: NativeLibrary) -> None:
+        self._team = native.team
+        self._rotary = native.kernels("rotary_and_cache")
+        # A block or a head may be shorter than the widest vectors: such shapes take narrower ones.
+        self._attention = {
+            lanes: native.kernels("paged_attention", multiple_of=lanes) for lanes in INSTRUCTION_SETS.values()
+        }
+
+    def _attention_kernel(self, cache: Tensor) -> Kernel | None:
+        """The kernel for a cache ``(blocks, G, B, D)``; None if the reference must do."""
+        _, _, block_size, head_dim = cache.shape
+        lanes = math.gcd(block_size, head_dim, max(INSTRUCTION_SETS.values()))
+        if head_dim > _MAX_HEAD_DIM or lanes not in self._attention:
+            return None
+        return self._attention[lanes].get(cache.dtype)
+
+    def rotary_and_cache(
+        self,
+        qkv: Tensor,
+        batch: AttentionBatch,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        num_heads: int,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        if self._attention_kernel(key_cache) is None:
+            return reference_rotary.rotary_and_cache(
+                qkv,
+                batch,
+                cos_sin,
+                key_cache,
+                value_cache,
+                num_heads=num_heads,
+                q_norm=q_norm,
+                k_norm=k_norm,
+                eps=eps,
+            )
+        _, num_kv_heads, block_size, head_dim = key_cache.shape
+        q_factors, k_factors = _float32(q_norm), _float32(k_norm)
+        query = qkv.new_empty(qkv.shape[0], num_heads, head_dim)
+        self._rotary[qkv.dtype](
+            qkv.data_ptr(),
+            batch.positions.data_ptr(),
+            batch.cache_slots.data_ptr(),
+            cos_sin.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            query.data_ptr(),
+            qkv.shape[0],
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size,
+            None if q_factors is None else q_factors.data_ptr(),
+            None if k_factors is None else k_factors.data_ptr(),
+            eps,
+            self._team,
+            torch.get_num_threads(),
+        )
+        return query
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        kernel = self._attention_kernel(key_cache)
+        if kernel is None:
+            return reference_attention.paged_attention(
+                query, key_cache, value_cache, batch, scale=scale, window=window
+            )
+        num_tokens, num_heads, head_dim = query.shape
+        output = query.new_empty(num_tokens, num_heads * head_dim)
+        kernel(
+            query.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            output.data_ptr(),
+            batch.positions.data_ptr(),
+            batch.block_tables.data_ptr(),
+            batch.query_starts.data_ptr(),
+            num_tokens,
+            batch.block_tables.shape[0],
+            batch.block_tables.stride(0),
+            batch.max_sequence_length,
+            num_heads,
+            key_cache.shape[1],
+            head_dim,
+            key_cache.shape[2],
+            scale,
+            window or 0,
+            self._team,
+            torch.get_num_threads(),
+        )
+        return output
+
+
+def _float32(weight: Tensor | None) -> Tensor | None:
+    return None if weight is None else weight.float()

@@ -1,0 +1,163 @@
+// One step of online softmax (Milakov and Gimelshein 2018): some rows of queries against one chunk of keys.
+//
+// A row is one query head of one token. What happens to a row depends on nothing but its own query, its position
+// and the keys: not on the number of rows beside it, nor on chunks in which it sees no key, which leave it
+// bit-identical (2^0 is exactly 1, a masked key weighs exactly 0).
+#pragma once
+
+#include "cache_layout.h"
+
+namespace {
+
+constexpr int kChunk = 32;            // keys at a time, fewer where a block holds fewer
+constexpr float kNoMaximum = -1e30f;  // below every score, above every masked one
+constexpr float kMasked = -3e38f;
+
+// Sums over the keys seen so far, relative to the largest exponent among them.
+struct RowStates {
+    float* maximum;  // (rows,) in units of log2
+    float* sum;      // (rows,)
+    float* values;   // (rows, head_dim)
+};
+
+struct ChunkGeometry {
+    int64_t head_dim, block_size;
+    int chunk;      // keys in a chunk
+    float scale;    // of scores, times log2(e)
+    int64_t window;  // keys seen, counted back from the row's own; 0 for all
+};
+
+template <class T>
+struct Chunk {
+    const T* keys;
+    const T* values;
+    int64_t first;  // position of the first key
+    int num_keys;   // keys that have been written
+};
+
+// 2^x for x ≤ 0, exactly 0 where it no longer matters.
+TRIOLET_INLINE Vec weight_of(Vec x) { return zero_below(exp2(x), x, -100.0f); }
+
+TRIOLET_INLINE float weight_of(float x) {
+    float lanes[kLanes];
+    store(lanes, weight_of(splat(x)));
+    return lanes[0];
+}
+
+// scores[row][key] = query · key for NV vectors of keys. query: [head_dim / P][ROWS][P].
+template <class T, int ROWS, int NV>
+TRIOLET_INLINE void score_keys(const T* keys, const T* query, const ChunkGeometry& geometry, float* scores) {
+    constexpr int64_t P = PairSize<T>::value;
+    Vec sum[ROWS][NV];
+#pragma GCC unroll 8
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) sum[row][v] = splat(0);
+    for (int64_t d = 0; d < geometry.head_dim / P; ++d) {
+        decltype(load_pairs(keys)) key[NV];
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) key[v] = load_pairs(keys + (d * geometry.block_size + v * kLanes) * P);
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row) {
+            auto q = splat_pair(query + (d * ROWS + row) * P);
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; ++v) sum[row][v] = dot(sum[row][v], key[v], q);
+        }
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) store(scores + row * kChunk + v * kLanes, sum[row][v]);
+}
+
+// output = output * rescale + weights · values for NV vectors of dimensions.
+template <class T, int ROWS, int NV>
+TRIOLET_INLINE void add_values(const T* values, const T* weights, int num_keys, int64_t head_dim,
+                               const float* rescale, float* output) {
+    constexpr int64_t P = PairSize<T>::value;
+    Vec sum[ROWS][NV];
+#pragma GCC unroll 8
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v)
+            sum[row][v] = mul(load(output + row * head_dim + v * kLanes), splat(rescale[row]));
+    auto add_pairs = [&](int64_t pair, auto prepare) __attribute__((always_inline)) {
+        decltype(load_pairs(values)) value[NV];
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) value[v] = prepare(load_pairs(values + (pair * head_dim + v * kLanes) * P));
+#pragma GCC unroll 8
+        for (int row = 0; row < ROWS; ++row) {
+            auto weight = splat_pair(weights + row * kChunk + pair * P);
+#pragma GCC unroll 2
+            for (int v = 0; v < NV; ++v) sum[row][v] = dot(sum[row][v], value[v], weight);
+        }
+    };
+    for (int64_t pair = 0; pair < num_keys / P; ++pair) add_pairs(pair, [](auto pairs) { return pairs; });
+    if constexpr (P == 2) {
+        // The second value of the last pair may never have been written, and 0 times NaN is NaN.
+        if (num_keys % P) add_pairs(num_keys / P, [](auto pairs) { return first_of_pairs(pairs); });
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < ROWS; ++row)
+#pragma GCC unroll 2
+        for (int v = 0; v < NV; ++v) store(output + row * head_dim + v * kLanes, sum[row][v]);
+}
+
+// Turns one row's scores into weights; returns the factor for what was summed before.
+template <class T>
+TRIOLET_INLINE float weigh_scores(const float* scores, T* weights, int first, int end, const ChunkGeometry& geometry,
+                                  float* maximum, float* sum_lanes_of_row) {
+    Vec score[kChunk / kLanes];
+    Vec largest = splat(kMasked);
+    int num_vectors = geometry.chunk / kLanes;
+    for (int v = 0; v < num_vectors; ++v) {
+        int begin = v * kLanes;
+        Vec scaled = mul(load(scores + begin), splat(geometry.scale));
+        if (first > begin || end < begin + kLanes) {
+            int low = first - begin < 0 ? 0 : first - begin > kLanes ? kLanes : first - begin;
+            int high = end - begin < 0 ? 0 : end - begin > kLanes ? kLanes : end - begin;
+            scaled = keep_lanes(scaled, low, high, kMasked);
+        }
+        score[v] = scaled;
+        largest = max(largest, scaled);
+    }
+    float before = *maximum, chunk_maximum = max_lanes(largest);
+    float now = chunk_maximum > before ? chunk_maximum : before;
+    Vec sum = splat(0);
+    for (int v = 0; v < num_vectors; ++v) {
+        Vec weight = weight_of(sub(score[v], splat(now)));
+        store(weights + v * kLanes, weight);
+        sum = add(sum, weight);
+    }
+    float rescale = weight_of(before - now);
+    store(sum_lanes_of_row, add(mul(load(sum_lanes_of_row), splat(rescale)), sum));
+    *maximum = now;
+    return rescale;
+}
+
+// Brings ROWS rows one chunk further. sums: (rows, kLanes), added up by the caller at the end of a span.
+template <class T, int ROWS>
+void attend_rows(const Chunk<T>& chunk, const T* query, const int64_t* positions, const ChunkGeometry& geometry,
+                 float* maximum, float* sums, float* values) {
+    constexpr int64_t P = PairSize<T>::value;
+    alignas(64) float scores[ROWS * kChunk];
+    alignas(64) T weights[ROWS * kChunk];
+    float rescale[ROWS];
+    int v = 0;
+    for (; v + 2 * kLanes <= geometry.chunk; v += 2 * kLanes)
+        score_keys<T, ROWS, 2>(chunk.keys + v * P, query, geometry, scores + v);
+    if (v < geometry.chunk) score_keys<T, ROWS, 1>(chunk.keys + v * P, query, geometry, scores + v);
+    for (int row = 0; row < ROWS; ++row) {
+        int64_t end = positions[row] + 1 - chunk.first;
+        int64_t first = geometry.window ? end - geometry.window : 0;
+        rescale[row] = weigh_scores(scores + row * kChunk, weights + row * kChunk, first < 0 ? 0 : int(first),
+                                    end > kChunk ? kChunk : int(end), geometry, maximum + row, sums + row * kLanes);
+    }
+    int64_t d = 0;
+    for (; d + 2 * kLanes <= geometry.head_dim; d += 2 * kLanes)
+        add_values<T, ROWS, 2>(chunk.values + d * P, weights, chunk.num_keys, geometry.head_dim, rescale, values + d);
+    if (d < geometry.head_dim)
+        add_values<T, ROWS, 1>(chunk.values + d * P, weights, chunk.num_keys, geometry.head_dim, rescale, values + d);
+}
+
+}  // namespace

@@ -1,0 +1,130 @@
+"""Turns the fields of ``EngineArgs`` into command line options, and what was parsed back into the object.
+
+Each default is written once, in the dataclass: the parser leaves out what the user did not give.
+Knows no option by name but ``model``, which may also be given as the first argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from triolet.args import EngineArgs, choices_of, flag_of
+from triolet.errors import UsageError
+
+__all__ = ["Option", "OptionParser", "add_options", "collect_options", "options_of"]
+
+Args = TypeVar("Args", bound=EngineArgs)
+
+_METAVARS: dict[type, str] = {int: "N", float: "X", Path: "PATH"}
+
+
+class OptionParser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` whose complaints are :class:`UsageError`, and which takes no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One field of an options class, as the command line and the reference page show it.
+
+    ``kind`` is the type of one value; ``is_list`` when several may be given.
+    """
+
+    name: str
+    group: str
+    help: str
+    default: Any
+    kind: type
+    choices: tuple[str, ...] | None
+    metavar: str | None
+    is_list: bool
+
+    @property
+    def flag(self) -> str:
+        return flag_of(self.name)
+
+    @property
+    def default_text(self) -> str | None:
+        """How the default is shown; None where the help says what happens when the option is left out."""
+        if self.default is None or self.default == ():
+            return None
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+
+def options_of(cls: type[EngineArgs]) -> list[Option]:
+    """The options of a class, in the order of its fields."""
+    hints = get_type_hints(cls)
+    choices = choices_of(cls)
+    return [_option(field, hints[field.name], choices.get(field.name)) for field in fields(cls)]
+
+
+def _option(field: Field[Any], hint: Any, choices: tuple[str, ...] | None) -> Option:
+    assert field.default is not MISSING, f"{field.name} has no default"
+    kind, is_list = _value_type(hint)
+    metavar = field.metadata.get("metavar") or _METAVARS.get(kind, field.name.upper())
+    return Option(
+        name=field.name,
+        group=field.metadata["group"],
+        help=field.metadata["help"],
+        default=field.default,
+        kind=kind,
+        choices=choices,
+        metavar=None if choices or kind is bool else metavar,
+        is_list=is_list,
+    )
+
+
+def _value_type(hint: Any) -> tuple[type, bool]:
+    """``int | None`` → (int, False); ``tuple[str, ...]`` → (str, True); a ``Literal`` → (str, False)."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+        return _value_type(hint)
+    if origin is tuple:
+        return get_args(hint)[0], True
+    return (hint, False) if isinstance(hint, type) else (str, False)
+
+
+def add_options(parser: argparse.ArgumentParser, cls: type[EngineArgs], *, omit: Iterable[str] = ()) -> None:
+    """Give ``parser`` a flag for each field of ``cls``, in the groups that the fields name."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in options_of(cls):
+        if option.name in omit:
+            continue
+        if option.group not in groups:
+            groups[option.group] = parser.add_argument_group(f"{option.group} options")
+        _add_option(groups[option.group], option)
+
+
+def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    default = option.default_text
+    text = option.help.replace("%", "%%") + (f" (default: {default})" if default else "")
+    settings: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": text}
+    if option.kind is bool:
+        settings["action"] = argparse.BooleanOptionalAction
+    else:
+        settings |= {"type": option.kind, "choices": option.choices, "metavar": option.metavar}
+        if option.is_list:
+            settings["nargs"] = "+"
+    group.add_argument(option.flag, **settings)
+
+
+def collect_options(cls: type[Args], namespace: argparse.Namespace) -> Args:
+    """The options that were given, as ``cls``, which checks them. Raises :class:`UsageError`."""
+    names = {field.name for field in fields(cls)}
+    given = {name: value for name, value in vars(namespace).items() if name in names}
+    for name, value in given.items():
+        if isinstance(value, list):
+            given[name] = tuple(value)
+    return cls(**given)

@@ -1,0 +1,52 @@
+"""``triolet serve [model] [flags]``: the HTTP server in the foreground until SIGTERM or SIGINT.
+
+Knows nothing of HTTP: it makes a ``ServeArgs`` and hands it to :mod:`triolet.web.loop`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from triolet.args import ServeArgs
+from triolet.cli.console import set_up_logging
+from triolet.cli.options import add_options, collect_options
+from triolet.errors import UsageError
+
+__all__ = ["DESCRIPTION", "SUMMARY", "add_arguments", "run", "serve_args"]
+
+SUMMARY = "serve a model over HTTP (OpenAI-compatible)"
+DESCRIPTION = (
+    "Serve a model over HTTP with the OpenAI API. SIGTERM or SIGINT lets requests under way finish; "
+    "a second signal ends at once."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model_argument",
+        nargs="?",
+        metavar="MODEL",
+        help="the model to serve, the same as --model",
+    )
+    add_options(parser, ServeArgs)
+
+
+def serve_args(namespace: argparse.Namespace) -> ServeArgs:
+    """The options, with MODEL in its place. Raises :class:`UsageError`."""
+    positional = namespace.model_argument
+    if positional is not None:
+        if getattr(namespace, "model", positional) != positional:
+            raise UsageError(
+                f"two models are named, {positional!r} and --model {namespace.model!r}: keep one of them",
+                param="model",
+            )
+        namespace.model = positional
+    return collect_options(ServeArgs, namespace)
+
+
+def run(namespace: argparse.Namespace) -> int:
+    args = serve_args(namespace)
+    set_up_logging(args.log_level)
+    from triolet.web.loop import run as run_server
+
+    return run_server(args)

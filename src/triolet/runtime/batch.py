@@ -1,0 +1,137 @@
+"""From a step plan to the tensors of one forward pass.
+
+It keeps, per slot, what a plan only ever tells once: the block table and the last sampled token. All of the
+work is numpy over the rows or the tokens of a step; torch sees finished arrays. It knows nothing of models,
+samplers or the scheduler's reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from triolet.plan import PlanRow
+from triolet_kernels.ops import AttentionBatch
+
+__all__ = ["BatchBuilder", "StepBatch"]
+
+UNKNOWN_TOKEN = (0,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """The input of one forward pass over T tokens.
+
+    ``token_ids`` (T,) int64; ``logit_rows`` (R,) int64: the tokens after which one is sampled.
+    ``errors``: what is wrong with the input of a row, by its index in the plan; such a row is computed with
+    a harmless token in the place of the bad one.
+    """
+
+    token_ids: Tensor
+    attention: AttentionBatch
+    logit_rows: Tensor
+    errors: dict[int, str]
+
+
+class BatchBuilder:
+    """Builds the batches of consecutive steps over ``max_num_seqs`` slots."""
+
+    def __init__(
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        """``block_size`` is a power of two."""
+        self._block_shift = block_size.bit_length() - 1
+        self._block_mask = block_size - 1
+        self._vocab_size = vocab_size
+        self._device = device
+        max_num_blocks = -(-max_model_len // block_size)
+        self._block_tables = np.zeros((max_num_seqs, max_num_blocks), dtype=np.int32)
+        self._last_token_ids = np.zeros(max_num_seqs, dtype=np.int64)
+
+    def build(self, rows: Sequence[PlanRow]) -> StepBatch:
+        """The tensors of a step over ``rows``, at least one."""
+        slots = np.array([row.slot for row in rows])
+        starts = np.array([row.start for row in rows])
+        counts = np.array([row.num_tokens for row in rows])
+        self._add_blocks(rows)
+        query_starts = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(counts, out=query_starts[1:])
+        token_ids = self._input_tokens(rows, slots, query_starts)
+        errors = self._replace_bad_tokens(token_ids, query_starts)
+        is_sampled = np.array([row.is_sampled for row in rows])
+        return StepBatch(
+            token_ids=self._to_device(token_ids),
+            attention=self._attention_batch(slots, starts, counts, query_starts),
+            logit_rows=self._to_device(query_starts[1:][is_sampled] - 1),
+            errors=errors,
+        )
+
+    def remember(self, slots: Sequence[int], token_ids: NDArray[np.int64]) -> None:
+        """Keep the tokens just sampled in ``slots`` as the next unknown inputs there."""
+        self._last_token_ids[slots] = token_ids
+
+    def _add_blocks(self, rows: Sequence[PlanRow]) -> None:
+        for row in rows:
+            if row.new_block_ids:
+                end = row.first_new_block + len(row.new_block_ids)
+                self._block_tables[row.slot, row.first_new_block : end] = row.new_block_ids
+
+    def _input_tokens(
+        self, rows: Sequence[PlanRow], slots: NDArray[np.int64], query_starts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        num_tokens = int(query_starts[-1])
+        known = chain.from_iterable([row.token_ids or UNKNOWN_TOKEN for row in rows])
+        token_ids = np.fromiter(known, dtype=np.int64, count=num_tokens)
+        is_unknown = np.array([not row.token_ids for row in rows])
+        token_ids[query_starts[:-1][is_unknown]] = self._last_token_ids[slots[is_unknown]]
+        return token_ids
+
+    def _replace_bad_tokens(
+        self, token_ids: NDArray[np.int64], query_starts: NDArray[np.int64]
+    ) -> dict[int, str]:
+        """Put token 0 for ids outside of the vocabulary, and say in which rows that was."""
+        bad = np.flatnonzero((token_ids < 0) | (token_ids >= self._vocab_size))
+        errors: dict[int, str] = {}
+        for token, row in zip(bad, np.searchsorted(query_starts, bad, side="right") - 1, strict=True):
+            errors[int(row)] = f"token id {token_ids[token]} is not in the vocabulary [0, {self._vocab_size})"
+        token_ids[bad] = 0
+        return errors
+
+    def _attention_batch(
+        self,
+        slots: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        query_starts: NDArray[np.int64],
+    ) -> AttentionBatch:
+        positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], counts)
+        blocks = self._block_tables[np.repeat(slots, counts), positions >> self._block_shift]
+        cache_slots = (blocks.astype(np.int64) << self._block_shift) | (positions & self._block_mask)
+        lengths = starts + counts
+        max_length = int(lengths.max())
+        num_blocks = ((max_length - 1) >> self._block_shift) + 1
+        return AttentionBatch(
+            positions=self._to_device(positions),
+            cache_slots=self._to_device(cache_slots),
+            block_tables=self._to_device(self._block_tables[slots, :num_blocks]),
+            query_starts=self._to_device(query_starts.astype(np.int32)),
+            sequence_lengths=self._to_device(lengths.astype(np.int32)),
+            max_query_length=int(counts.max()),
+            max_sequence_length=max_length,
+        )
+
+    def _to_device(self, array: NDArray[np.generic]) -> Tensor:
+        """As a tensor; on a CPU it shares the array's memory."""
+        return torch.from_numpy(array).to(self._device, non_blocking=True)

@@ -1,0 +1,60 @@
+"""Where and how a model runs: the device, the number format and the number of threads.
+
+It turns options into choices and knows nothing of models or memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import torch
+
+from triolet.args import EngineArgs
+from triolet.errors import UsageError
+from triolet_kernels.ops import preferred_dtype
+
+__all__ = ["choose_device", "choose_dtype", "choose_num_threads"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def choose_device(args: EngineArgs) -> torch.device:
+    """The device asked for; a GPU if any where none is. UsageError where it is not there."""
+    has_gpu = torch.cuda.is_available()
+    if args.device == "cuda" and not has_gpu:
+        raise UsageError(
+            "device (--device) is cuda, but this torch sees no GPU; install a CUDA build of torch and a "
+            "driver, or use --device cpu",
+            param="device",
+        )
+    return torch.device("cuda" if has_gpu and args.device != "cpu" else "cpu")
+
+
+def choose_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
+    """The format of activations and KV cache. Reference kernels compute in float32 and nothing else."""
+    if args.kernels == "reference":
+        if args.dtype not in ("auto", "float32"):
+            raise UsageError(
+                f"dtype (--dtype) {args.dtype} does not go with --kernels reference, which is plain "
+                "float32; drop one of the two",
+                param="dtype",
+            )
+        return torch.float32
+    return preferred_dtype(device) if args.dtype == "auto" else DTYPES[args.dtype]
+
+
+def choose_num_threads(args: EngineArgs, *, quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The number asked for, else the cores this process may use, by affinity and by its container's quota.
+
+    ``quota_file`` is the ``cpu.max`` of the control group (v2): microseconds of CPU, then of the period.
+    """
+    if args.num_threads is not None:
+        return args.num_threads
+    num_cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = quota_file.read_text().split()
+    except (OSError, ValueError):
+        return num_cores
+    return num_cores if quota == "max" else max(1, min(num_cores, math.ceil(int(quota) / int(period))))

@@ -1,0 +1,97 @@
+"""Drawing one token from a row's distribution, whole or cut down by top-k, top-p and min-p.
+
+The filters apply in this order, after the temperature:
+
+1. top-k keeps the k most likely tokens;
+2. top-p keeps the fewest most likely tokens whose share of what top-k left is at least p (Holtzman et al.,
+   "The Curious Case of Neural Text Degeneration", ICLR 2020);
+3. min-p keeps the tokens at least p times as likely as the most likely one (Nguyen et al., "Turning Up the
+   Heat: Min-p Sampling for Creative and Coherent LLM Outputs", ICLR 2025).
+
+Each of them keeps a prefix of the tokens in order of likelihood, ties by token id, lowest first. A short
+prefix usually settles a row, and one that does not is looked at again with a longer one: the token drawn
+is that of a full sort. The draw is by inversion: the token at which the running sum of weights passes
+``uniform`` times the total.
+
+A row is a numpy array and is worked on by itself, in the caches of one core: so what is drawn cannot depend
+on the rows beside it. This module knows nothing of requests, plans or torch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triolet.runtime.candidates import top_candidates
+
+__all__ = ["draw", "draw_filtered", "token_weights"]
+
+FIRST_PREFIX = 64
+PREFIX_GROWTH = 8
+GROUP_SIZE = 128
+MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
+"""Lower temperatures would be zero in float32, or nearly."""
+
+Row = NDArray[np.float32]
+
+
+def token_weights(logits: Row, highest: np.float32, temperature: float) -> Row:
+    """``exp((logit - highest) / temperature)``: probabilities up to a factor; that of ``highest`` is 1."""
+    with np.errstate(over="ignore"):
+        scaled: Row = logits - highest
+        if temperature != 1:
+            scaled /= np.float32(max(temperature, MIN_TEMPERATURE))
+    np.exp(scaled, out=scaled)
+    return scaled
+
+
+def draw(logits: Row, highest: np.float32, temperature: float, uniform: float) -> int:
+    """Draw from the whole row, in the order of token ids. ``highest`` is the row's highest logit.
+
+    Sums over groups of tokens find the group first, so that only one group's running sum is needed.
+    """
+    weights = token_weights(logits, highest, temperature)
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), GROUP_SIZE), dtype=np.float64)
+    running = sums.cumsum()
+    target = uniform * running[-1]
+    group = _passed_at(running, target)
+    inner = weights[group * GROUP_SIZE : (group + 1) * GROUP_SIZE].cumsum(dtype=np.float64)
+    return group * GROUP_SIZE + _passed_at(inner, target - (running[group] - sums[group]))
+
+
+def draw_filtered(
+    logits: Row,
+    highest: np.float32,
+    temperature: float,
+    uniform: float,
+    *,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> int:
+    """Draw from what the filters leave; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off."""
+    most = min(top_k or len(logits), len(logits))
+    length = top_k or FIRST_PREFIX
+    total = None
+    if top_p < 1 and not top_k:
+        total = token_weights(logits, highest, temperature).sum(dtype=np.float64)
+    while True:
+        length = min(length, most)
+        token_ids = top_candidates(logits, length)
+        weights = token_weights(logits[token_ids], highest, temperature)
+        running = weights.cumsum(dtype=np.float64)
+        mass = running[-1] if total is None else total
+        by_top_p = np.searchsorted(running, top_p * mass) + 1 if top_p < 1 else most
+        by_min_p = np.count_nonzero(weights >= min_p) if min_p > 0 else length
+        if min(by_top_p, by_min_p) < length or length == most:
+            break
+        length *= PREFIX_GROWTH
+    running = running[: max(1, min(by_top_p, by_min_p))]
+    return int(token_ids[_passed_at(running, uniform * running[-1])])
+
+
+def _passed_at(running: NDArray[np.float64], target: np.float64) -> int:
+    """The first index at which ``running`` is above ``target``, which is taken to be below its end."""
+    # Two ways to the same sum may differ in the last bit, so the target may be at or past the end.
+    inside = min(target, np.nextafter(running[-1], 0.0))
+    return int(np.searchsorted(running, inside, side="right"))

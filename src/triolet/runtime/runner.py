@@ -1,0 +1,193 @@
+"""``ModelRunner``: a model on a device, ready to execute step plans.
+
+It puts the parts together: weights, KV cache, batch building, sampling. All of it is synchronous and belongs
+to one thread, the one that loads: torch's number of threads is set for it there, and set back on close. It
+knows nothing of an event loop, of queues or of why the scheduler plans what it plans.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from triolet.args import EngineArgs
+from triolet.models.checkpoint import Checkpoint, open_checkpoint
+from triolet.models.loader import load_model
+from triolet.models.source import ModelFiles
+from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.request import Request
+from triolet.runtime.batch import BatchBuilder
+from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
+from triolet.runtime.kv_cache import (
+    KVCacheConfig,
+    KVCacheTensors,
+    allocate_kv_cache,
+    choose_max_model_len,
+    choose_num_blocks,
+)
+from triolet.runtime.memory import available_memory
+from triolet.runtime.sampler import sample
+from triolet_kernels.ops import AttentionBatch, select_ops
+
+__all__ = ["Model", "ModelRunner"]
+
+logger = logging.getLogger("triolet.runtime")
+
+WARM_UP_TOKENS = 64
+
+
+class Model(Protocol):
+    """What the runner asks of a model."""
+
+    def forward(
+        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, logit_rows: Tensor
+    ) -> Tensor:
+        """``token_ids (T,)`` and ``logit_rows (R,)`` int64 → logits ``(R, vocab)`` float32."""
+        ...
+
+
+class ModelRunner:
+    """Executes plans one after the other. :meth:`load` makes one from files; :meth:`close` ends it.
+
+    ``num_blocks`` and ``block_size`` (tokens) are those of the KV cache; ``max_model_len`` is the longest
+    sequence in tokens.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kv_cache: KVCacheTensors,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        max_num_seqs: int,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks, _, self.block_size, _ = kv_cache[0][0].shape
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self._model: Model | None = model
+        self._kv_cache = kv_cache
+        self._num_threads_before: int | None = None
+        self._batch_builder = BatchBuilder(
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            block_size=self.block_size,
+            vocab_size=vocab_size,
+            device=device,
+        )
+
+    @classmethod
+    def load(cls, files: ModelFiles, args: EngineArgs, on_phase: Callable[[str], None]) -> Self:
+        """Load a model and try it out, telling ``on_phase`` what is being done.
+
+        Raises :class:`UsageError` for options that do not go with the machine or the model, and
+        :class:`ModelLoadError` for files that cannot be used.
+        """
+        device = choose_device(args)
+        num_threads_before = torch.get_num_threads()
+        torch.set_num_threads(choose_num_threads(args))
+        try:
+            on_phase("loading weights")
+            with open_checkpoint(files) as checkpoint:
+                runner = cls._load_checkpoint(checkpoint, args, device, on_phase)
+            on_phase("warming up")
+            runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
+        except BaseException:
+            torch.set_num_threads(num_threads_before)
+            raise
+        runner._num_threads_before = num_threads_before
+        return runner
+
+    @classmethod
+    def _load_checkpoint(
+        cls, checkpoint: Checkpoint, args: EngineArgs, device: torch.device, on_phase: Callable[[str], None]
+    ) -> Self:
+        config = checkpoint.config
+        max_model_len = choose_max_model_len(args, config)
+        dtype = choose_dtype(args, device)
+        ops = select_ops(device, is_reference=args.kernels == "reference")
+        with torch.inference_mode():
+            model = load_model(checkpoint, ops, dtype=dtype, device=device, num_positions=max_model_len)
+        on_phase("allocating KV cache")
+        cache_config = KVCacheConfig.of(config, block_size=args.block_size, dtype=dtype, device=device)
+        num_blocks = choose_num_blocks(
+            args, cache_config, max_model_len=max_model_len, available_bytes=available_memory(device)
+        )
+        logger.info(
+            "model on %s in %s with %s kernels; %d KV blocks of %d tokens, %d MiB",
+            device, str(dtype).removeprefix("torch."), ops.name, num_blocks, args.block_size,
+            num_blocks * cache_config.bytes_per_block >> 20,
+        )  # fmt: skip
+        return cls(
+            model,
+            allocate_kv_cache(cache_config, num_blocks),
+            vocab_size=config.vocab_size,
+            max_model_len=max_model_len,
+            max_num_seqs=args.max_num_seqs,
+            device=device,
+        )
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one forward pass and sample. Plans are executed in the order in which they were made.
+
+        What is wrong with one row only is in the result's ``errors``; its token is then 0 and means nothing.
+        """
+        assert self._model is not None, "the runner is closed"
+        batch = self._batch_builder.build(plan.rows)
+        logits = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
+        indices = [index for index, row in enumerate(plan.rows) if row.is_sampled]
+        errors = batch.errors
+        if not indices:
+            return StepResult(step_id=plan.step_id, token_ids=(), logprobs=(), errors=errors)
+        rows = [plan.rows[index] for index in indices]
+        sampled = sample(logits, rows)
+        self._batch_builder.remember([row.slot for row in rows], sampled.token_ids)
+        errors = {indices[i]: text for i, text in sampled.errors.items()} | errors
+        return StepResult(
+            step_id=plan.step_id,
+            token_ids=tuple(sampled.token_ids.tolist()),
+            logprobs=sampled.logprobs,
+            errors=errors,
+        )
+
+    def warm_up(self, num_tokens: int) -> None:
+        """Run a prefill of up to ``num_tokens`` and a decode step, so that the first request need not wait.
+
+        What they leave in the KV cache and in slot 0 is never read: a sequence writes before it reads.
+        """
+        num_tokens = min(num_tokens, self.max_model_len - 1, self.num_blocks * self.block_size - 1)
+        block_ids = tuple(range(-(-(num_tokens + 1) // self.block_size)))
+        request = Request(
+            request_id=0, prompt_token_ids=(0,) * num_tokens, max_tokens=1, seed=0, temperature=1.0
+        )
+        if num_tokens:
+            self.execute(_plan(request, start=0, token_ids=request.prompt_token_ids, block_ids=block_ids))
+        self.execute(_plan(request, start=num_tokens, token_ids=(0,), block_ids=block_ids))
+
+    def close(self) -> None:
+        """Give weights, KV cache and torch's number of threads back. May be called twice."""
+        self._model = None
+        self._kv_cache = ()
+        if self._num_threads_before is not None:
+            torch.set_num_threads(self._num_threads_before)
+            self._num_threads_before = None
+
+
+def _plan(request: Request, *, start: int, token_ids: Sequence[int], block_ids: tuple[int, ...]) -> StepPlan:
+    row = PlanRow(
+        request=request,
+        slot=0,
+        start=start,
+        num_tokens=len(token_ids),
+        token_ids=tuple(token_ids),
+        first_new_block=0,
+        new_block_ids=block_ids,
+        is_sampled=True,
+    )
+    return StepPlan(step_id=0, rows=(row,))

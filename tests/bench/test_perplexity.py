@@ -1,0 +1,77 @@
+"""Perplexity itself on a model that can be worked out by hand, and that of the fast mode on the real one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from bench.perplexity import TEXT, load, perplexity
+from torch import Tensor
+
+from triolet.args import DEFAULT_MODEL
+from triolet.models.config import ModelConfig, RopeConfig
+from triolet.models.source import ModelFiles, resolve_model
+from triolet.text.tokenizer import load_tokenizer
+from triolet_kernels.ops import AttentionBatch, preferred_dtype
+
+CPU = torch.device("cpu")
+
+
+class CountingUp:
+    """Gives ``odds : 1`` to the token after the present one, and is fed runs of the length it notes."""
+
+    def __init__(self, vocab_size: int, odds: float) -> None:
+        self.config = ModelConfig(
+            architecture="llama",
+            vocab_size=vocab_size,
+            hidden_size=8,
+            intermediate_size=8,
+            num_layers=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=8,
+            rms_norm_eps=1e-6,
+            max_position_embeddings=64,
+            rope=RopeConfig(theta=1e4, dim=8),
+            windows=(None,),
+            attention_scale=1.0,
+        )
+        self.odds = odds
+        self.runs: list[int] = []
+
+    def forward(self, token_ids: Tensor, batch: AttentionBatch, cache: Any, rows: Tensor) -> Tensor:
+        self.runs.append(batch.max_query_length)
+        logits = torch.zeros(len(rows), self.config.vocab_size)
+        logits[torch.arange(len(rows)), token_ids[rows] + 1] = torch.tensor(self.odds).log()
+        return logits
+
+
+def test_perplexity_is_the_inverse_of_the_probability_given() -> None:
+    model: Any = CountingUp(vocab_size=90, odds=11.0)
+    value = perplexity(model, range(80), context=33, dtype=torch.float32, device=CPU)
+    assert value == pytest.approx((11 + 89) / 11, rel=1e-5)
+    assert model.runs == [33, 33, 14]
+
+
+def test_a_lone_token_at_the_end_predicts_nothing() -> None:
+    model: Any = CountingUp(vocab_size=90, odds=2.0)
+    perplexity(model, range(67), context=33, dtype=torch.float32, device=CPU)
+    assert model.runs == [33, 33]
+
+
+@pytest.fixture(scope="module")
+def files() -> ModelFiles:
+    return resolve_model(DEFAULT_MODEL)
+
+
+@pytest.mark.model
+@pytest.mark.slow
+def test_the_fast_mode_is_within_one_percent_of_float32(files: ModelFiles) -> None:
+    text = TEXT.read_text(encoding="utf-8")
+    token_ids = load_tokenizer(files).encode(text, add_special_tokens=False)[:1024]
+    values = []
+    for is_reference, dtype in ((True, torch.float32), (False, preferred_dtype(CPU))):
+        model = load(files, is_reference=is_reference, dtype=dtype, device=CPU)
+        values.append(perplexity(model, token_ids, context=512, dtype=dtype, device=CPU))
+    assert values[1] / values[0] == pytest.approx(1.0, abs=0.01)

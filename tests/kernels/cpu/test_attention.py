@@ -1,0 +1,111 @@
+"""Paged attention on the CPU: against the reference, and bit-equality whatever the company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.batches import (
+    Shape,
+    Spans,
+    make_caches,
+    make_problem,
+    make_tables,
+    run_history,
+    run_step,
+)
+from tests.kernels.tolerance import DTYPES, assert_close
+from torch import Tensor
+
+from triolet_kernels.cpu import CpuOps
+from triolet_kernels.reference import ReferenceOps
+
+SPANS = [(0, 7), (12, 13), (0, 1), (130, 205), (31, 32), (299, 300), (0, 65), (127, 129)]
+LENGTHS = [end for _, end in SPANS]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 1, 33, 128])
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "block_size"),
+    [
+        (9, 3, 64, 32),
+        (4, 4, 16, 16),
+        (7, 1, 128, 8),
+        (8, 2, 24, 64),
+        (4, 1, 256, 32),
+        (40, 1, 80, 16),
+        (2, 1, 12, 128),
+        (2, 2, 6, 8),
+    ],
+)
+def test_equals_the_reference(
+    ops: CpuOps,
+    dtype: torch.dtype,
+    window: int | None,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    block_size: int,
+) -> None:
+    shape = Shape(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+    problem = make_problem(shape, LENGTHS)
+    actual = run_history(ops, problem, SPANS, window=window)
+    assert_close(actual, run_history(ReferenceOps(), problem, SPANS, window=window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_scores_and_one_dominant_key(ops: CpuOps, dtype: torch.dtype) -> None:
+    shape = Shape(num_heads=2, num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
+    problem = make_problem(shape, [150])
+    problem.keys[0][77] *= 100
+    actual = run_history(ops, problem, [(0, 150)], scale=20.0)
+    assert_close(actual, run_history(ReferenceOps(), problem, [(0, 150)], scale=20.0))
+
+
+def run_in_chunks(ops: CpuOps, shape: Shape, length: int, chunk: int, window: int | None) -> Tensor:
+    problem, tables = make_problem(shape, [length]), make_tables([length], shape.block_size)
+    caches = make_caches(shape, tables)
+    spans = [(start, min(start + chunk, length)) for start in range(0, length, chunk)]
+    return torch.cat(
+        [run_step(ops, problem, [span], caches, tables, window=window) for span in spans],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 50])
+def test_bits_do_not_depend_on_chunks(ops: CpuOps, dtype: torch.dtype, window: int | None) -> None:
+    shape = Shape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16, dtype=dtype)
+    whole = run_in_chunks(ops, shape, 200, 200, window)
+    for chunk in (1, 2, 7, 64, 131):
+        assert torch.equal(run_in_chunks(ops, shape, 200, chunk, window), whole)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 50])
+def test_bits_do_not_depend_on_company(ops: CpuOps, dtype: torch.dtype, window: int | None) -> None:
+    shape = Shape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16, dtype=dtype)
+    problem = make_problem(shape, LENGTHS)
+    together = run_history(ops, problem, SPANS, window=window)
+    start = 0
+    for index, span in enumerate(SPANS):
+        alone = run_history(ops, problem.pick([index]), [span], window=window)
+        assert torch.equal(together[start : start + len(alone)], alone)
+        start += len(alone)
+
+
+@pytest.mark.parametrize("spans", [SPANS, [(700, 701)], [(512, 514), (0, 3)]])
+def test_bits_do_not_depend_on_the_number_of_threads(ops: CpuOps, spans: Spans) -> None:
+    shape = Shape(num_heads=9, num_kv_heads=3, head_dim=64, block_size=32, dtype=torch.bfloat16)
+    problem = make_problem(shape, [end for _, end in spans])
+    results = []
+    for num_threads in (1, 2, 5):
+        torch.set_num_threads(num_threads)
+        results.append(run_history(ops, problem, spans))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])

@@ -1,0 +1,38 @@
+"""The norms on the CPU against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.tolerance import DTYPES, assert_close
+
+from triolet_kernels.cpu import CpuOps
+from triolet_kernels.reference import ReferenceOps
+
+SHAPES = [(1, 576), (3, 33), (2, 5), (70, 2048), (1, 16384), (2, 16385), (0, 64)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rms_norm_equals_the_reference(ops: CpuOps, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x, weight = torch.randn(shape).to(dtype), torch.randn(shape[1]).to(dtype)
+    if shape[0]:
+        assert_close(ops.rms_norm(x, weight, 1e-5), ReferenceOps().rms_norm(x, weight, 1e-5))
+    else:
+        assert ops.rms_norm(x, weight, 1e-5).shape == shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_add_rms_norm_equals_the_reference(ops: CpuOps, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x, residual, weight = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(shape[1])
+    total = residual.clone()
+    expected = ReferenceOps().add_rms_norm(x, total, weight, 1e-5)
+    assert_close(ops.add_rms_norm(x, residual, weight, 1e-5), expected)
+    assert torch.equal(residual, total)
+
+
+def test_bits_do_not_depend_on_company(ops: CpuOps) -> None:
+    x, weight = torch.randn(300, 576).bfloat16(), torch.randn(576)
+    together = ops.rms_norm(x, weight, 1e-5)
+    assert torch.equal(together[123:124], ops.rms_norm(x[123:124].clone(), weight, 1e-5))

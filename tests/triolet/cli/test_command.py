@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.openai_server import canned_server
+
+from triolet.cli import main, serve_main
+
+
+@pytest.mark.parametrize("entry", [main, serve_main])
+def test_version(entry: object, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        entry(["--version"])  # type: ignore[operator]
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("triolet ")
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for command in ("serve", "chat", "complete", "models"):
+        assert f"    {command} " in text
+
+
+def test_a_wrong_option_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve_main(["--port", "99999"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "python -m server: port (--port) must be in [0, 65535], got 99999\n"
+    assert captured.out == ""
+
+
+def test_no_command_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_a_failure_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned_server(error=(404, {"error": {"message": "no such model"}})) as server:
+        assert main(["complete", "Hi", "--url", server.url, "--model", "m"]) == 1
+    assert "answered 404: no such model" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", type("Stdin", (), {"read": interrupted})())
+    assert main(["complete"]) == 130
+
+
+HELP_AND_MODULES = """
+import sys
+from triolet.cli import serve_main
+try:
+    serve_main(["--help"])
+except SystemExit:
+    print("HEAVY:", sorted({"torch", "quart", "hypercorn", "rich", "transformers"} & set(sys.modules)))
+"""
+
+
+def test_help_loads_nothing_heavy_and_is_quick() -> None:
+    fastest = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", HELP_AND_MODULES],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        fastest = min(fastest, time.perf_counter() - started)
+        assert "HEAVY: []" in done.stdout
+    # 0.1 s on an idle machine; the bound leaves room for a busy one.
+    assert fastest < 1.0

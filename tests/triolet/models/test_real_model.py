@@ -1,0 +1,115 @@
+"""SmolLM2 from its GGUF file against ``transformers`` in float32: logits, and greedy continuations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tests.paged import PagedModel
+from torch import Tensor
+
+from triolet.args import DEFAULT_MODEL
+from triolet.models.checkpoint import open_checkpoint
+from triolet.models.decoder import Decoder
+from triolet.models.loader import load_model
+from triolet.models.source import ModelFiles, resolve_model
+from triolet.text.tokenizer import load_tokenizer
+from triolet_kernels.ops import select_ops
+
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(300)]
+
+CPU = torch.device("cpu")
+NUM_TOKENS = 64
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n",
+    "Water boils at a temperature of",
+    "The three primary colours are",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "To make a good cup of tea, first",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "import numpy as np\n\nx = np.array(",
+    "The largest planet in the solar system",
+    "Photosynthesis is the process by which",
+    "SELECT name, age FROM users WHERE",
+    "In 1969, two men",
+    "Roses are red,",
+    "The difference between a virus and a bacterium is",
+    "Je m'appelle Marie et j'habite à",
+    "Question: What is 12 times 12?\nAnswer:",
+    "The old clock on the wall struck midnight when",
+    "# Shopping list\n\n- milk\n- bread\n-",
+    "<|im_start|>user\nName a river.<|im_end|>\n<|im_start|>assistant\n",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same weights here and in ``transformers``, and the tokens of :data:`PROMPTS`."""
+
+    ours: Decoder
+    theirs: Any
+    prompts: list[list[int]]
+
+
+def load_theirs(files: ModelFiles) -> Any:
+    auto_class: Any = transformers.AutoModelForCausalLM
+    return auto_class.from_pretrained(
+        files.path.parent, gguf_file=files.path.name, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    files = resolve_model(DEFAULT_MODEL)
+    ops = select_ops(CPU, is_reference=True)
+    with open_checkpoint(files) as checkpoint:
+        ours = load_model(checkpoint, ops, dtype=torch.float32, device=CPU)
+    tokenizer = load_tokenizer(files)
+    return Pair(ours, load_theirs(files), [tokenizer.encode(prompt) for prompt in PROMPTS])
+
+
+def pad_left(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    width = max(map(len, prompts))
+    token_ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    return token_ids, mask
+
+
+def test_logits_at_every_position(pair: Pair) -> None:
+    token_ids = [token for prompt in pair.prompts for token in prompt][:128]
+    actual = PagedModel(pair.ours).step({0: token_ids})[0]
+    with torch.inference_mode():
+        expected = pair.theirs(torch.tensor([token_ids])).logits[0]
+    assert ((actual - expected).abs().max() / expected.abs().max()).item() <= 1e-4
+
+
+def continue_greedily(model: Decoder, prompts: list[list[int]]) -> list[list[int]]:
+    paged = PagedModel(model, block_size=16, num_blocks=len(prompts) * 8)
+    tokens = dict(enumerate(prompts))
+    outputs: list[list[int]] = [[] for _ in prompts]
+    for _ in range(NUM_TOKENS):
+        chosen = paged.step_last(tokens).argmax(dim=-1).tolist()
+        tokens = {sequence: [token] for sequence, token in enumerate(chosen)}
+        for output, token in zip(outputs, chosen, strict=True):
+            output.append(token)
+    return outputs
+
+
+def test_greedy_continuations(pair: Pair) -> None:
+    token_ids, mask = pad_left(pair.prompts)
+    with torch.inference_mode():
+        theirs = pair.theirs.generate(
+            token_ids,
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=NUM_TOKENS,
+            min_new_tokens=NUM_TOKENS,
+            eos_token_id=[],
+            pad_token_id=0,
+        )
+    assert continue_greedily(pair.ours, pair.prompts) == theirs[:, token_ids.shape[1] :].tolist()

@@ -1,0 +1,198 @@
+"""Hugging Face directories: written by ``transformers`` and read back, or damaged and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from tests.triolet.models.model_files import equal
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from triolet.errors import ModelFileError, ModelLoadError, WeightsError
+from triolet.models.checkpoint import open_checkpoint
+from triolet.models.safetensors_checkpoint import SafetensorsCheckpoint
+from triolet.models.safetensors_index import find_weights, read_json_object
+from triolet.models.source import local_files
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+INDEX = "model.safetensors.index.json"
+
+
+def saved(folder: Path, model_type: str = "llama", shard_size: str = "1GB", **changes: Any) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes}))  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    return model
+
+
+@pytest.mark.parametrize("shard_size", ["1GB", "10KB"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_tensors_are_those_written(tmp_path: Path, model_type: str, shard_size: str) -> None:
+    state = saved(tmp_path, model_type, shard_size).state_dict()
+    files = local_files(tmp_path)
+    assert (len(files.weights) > 1) == (shard_size == "10KB")
+    with open_checkpoint(files) as checkpoint:
+        assert checkpoint.tensor_shapes == {name: tuple(value.shape) for name, value in state.items()}
+        for name, value in state.items():
+            assert equal(checkpoint.tensor(name), value)
+        assert checkpoint.metadata["model_type"] == model_type
+
+
+def test_norms_of_gemma_are_plain_multipliers(tmp_path: Path) -> None:
+    state = saved(tmp_path, "gemma3_text", head_dim=16).bfloat16().state_dict()
+    del state["lm_head.weight"]
+    save_file(state, tmp_path / "model.safetensors")
+    with open_checkpoint(local_files(tmp_path)) as checkpoint:
+        norms = [name for name in checkpoint.tensor_shapes if name.endswith("norm.weight")]
+        assert len(norms) == 2 * 6 + 1
+        for name, value in state.items():
+            if name in norms:
+                assert equal(checkpoint.tensor(name), value.float() + 1)
+            else:
+                assert equal(checkpoint.tensor(name), value)
+
+
+def test_tensors_outlive_the_checkpoint(tmp_path: Path) -> None:
+    state = saved(tmp_path).state_dict()
+    checkpoint = open_checkpoint(local_files(tmp_path))
+    value = checkpoint.tensor("model.norm.weight")
+    checkpoint.close()
+    checkpoint.close()
+    assert equal(value, state["model.norm.weight"])
+
+
+def test_what_carries_nothing_of_its_own_is_left_out(tmp_path: Path) -> None:
+    state = saved(tmp_path, tie_word_embeddings=True).state_dict()
+    tensors = {name: value.clone() for name, value in state.items()}
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    tensors["extra"] = torch.ones(1)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with open_checkpoint(local_files(tmp_path)) as checkpoint:
+        assert set(checkpoint.tensor_shapes) == set(state) - {"lm_head.weight"} | {"extra"}
+        with pytest.raises(WeightsError, match="there is no tensor nonsense"):
+            checkpoint.tensor("nonsense")
+
+
+def test_an_unsupported_number_format_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    save_file({"model.norm.weight": torch.ones(4, dtype=torch.int8)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFileError, match=r"model\.norm\.weight is I8, .* known are F32, F16, BF16"):
+        open_checkpoint(local_files(tmp_path))
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    files = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
+    for file in files:
+        save_file({"x": torch.ones(1)}, file)
+    with pytest.raises(ModelFileError, match=r"b\.safetensors: the tensor x is in another file too"):
+        SafetensorsCheckpoint(tmp_path, files)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    saved(tmp_path, shard_size="10KB")
+    missing = find_weights(tmp_path)[1]
+    missing.unlink()
+    with pytest.raises(ModelFileError, match=f"1 of .* are missing: {missing.name}"):
+        local_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "passwd", 7, ""]
+)
+def test_an_index_reaches_nothing_outside_its_directory(tmp_path: Path, name: Any) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ModelFileError, match=r"is not the plain name of a .safetensors file"):
+        find_weights(tmp_path)
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {}, "x"])
+def test_a_wrong_index_is_refused(tmp_path: Path, weight_map: Any) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ModelFileError, match="weight_map must be an object"):
+        find_weights(tmp_path)
+
+
+def test_no_weights_at_all(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ModelFileError, match="convert them to safetensors"):
+        find_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not valid JSON"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe{", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "is not valid JSON"),
+        (b"[1]", "must hold an object, not list"),
+    ],
+)
+def test_hostile_json_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        read_json_object(path)
+
+
+def test_json_that_cannot_be_read_or_is_too_large(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        read_json_object(tmp_path / "config.json")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ModelFileError, match="larger than"):
+        read_json_object(tmp_path / "huge.json")
+
+
+HEADERS = {
+    "empty": b"",
+    "short": b"\x08\x00",
+    "huge header": (2**63).to_bytes(8, "little") + bytes(100),
+    "not JSON": (4).to_bytes(8, "little") + b"abcd",
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_hostile_header_is_refused(tmp_path: Path, case: str) -> None:
+    saved(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(HEADERS[case])
+    with pytest.raises(ModelFileError, match=r"model\.safetensors: (is not a valid safetensors file|cannot)"):
+        open_checkpoint(local_files(tmp_path))
+
+
+ENTRIES = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "F16", "BF16", "I64", "F8_E4M3", "X"]),
+        "shape": st.lists(st.integers(-1, 2**64), max_size=4),
+        "data_offsets": st.lists(st.integers(0, 2**64), min_size=2, max_size=2) | st.just([0, 64]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(header=st.dictionaries(st.text(max_size=5), ENTRIES, max_size=3))
+def test_any_header_fails_with_our_errors_only(tmp_path: Path, header: dict[str, Any]) -> None:
+    if not (tmp_path / "config.json").exists():
+        saved(tmp_path)
+    raw = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(64))
+    try:
+        with open_checkpoint(local_files(tmp_path)) as checkpoint:
+            for name in checkpoint.tensor_shapes:
+                checkpoint.tensor(name)
+    except ModelLoadError:
+        return

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.args import DEFAULT_MODEL, EngineArgs, ServeArgs, choices_of, flag_of
+from triolet.errors import UsageError
+
+NOT_POSITIVE: list[Any] = [0, -1, 1.0, 0.5, "8", True, math.nan, math.inf, [8]]
+NOT_A_STRING: list[Any] = ["", 5, True, b"x", Path("x"), ["x"]]
+NOT_SECONDS: list[Any] = [None, "1", True, -1, -0.1, math.nan, math.inf, [1.0]]
+
+BAD: dict[str, list[Any]] = {
+    "model": [*NOT_A_STRING, None],
+    "served_model_name": [None, 5, "", [""], ("x", 5), {"x": 1}, [None]],
+    "revision": NOT_A_STRING,
+    "cache_dir": [5, True, b"x", ["x"]],
+    "max_model_len": NOT_POSITIVE,
+    "chat_template": [5, True, b"x", ["x"]],
+    "dtype": [None, "", "float16", 32, ["auto"]],
+    "device": [None, "", "tpu", 0, {}],
+    "kernels": [None, "fast", True],
+    "num_threads": NOT_POSITIVE,
+    "block_size": [*NOT_POSITIVE, None, 4, 12, 33],
+    "kv_cache_bytes": NOT_POSITIVE,
+    "num_kv_blocks": NOT_POSITIVE,
+    "max_num_seqs": [*NOT_POSITIVE, None],
+    "max_num_batched_tokens": [*NOT_POSITIVE, None, 63],
+    "max_num_queued_requests": [*NOT_POSITIVE, None],
+    "seed": ["7", True, 7.0, math.nan, [7]],
+}
+BAD_FOR_SERVER: dict[str, list[Any]] = {
+    "host": [*NOT_A_STRING, None],
+    "port": [None, "x", "8000", True, 80.0, -1, 65536, math.nan],
+    "backend": [None, "curio", 1],
+    "api_key": NOT_A_STRING,
+    "max_body_bytes": [*NOT_POSITIVE, None],
+    "ping_interval": [*NOT_SECONDS, 0, 0.0],
+    "drain_lead_time": NOT_SECONDS,
+    "shutdown_timeout": NOT_SECONDS,
+    "log_level": [None, "loud", 10],
+}
+
+
+def cases(table: dict[str, list[Any]]) -> list[Any]:
+    return [
+        pytest.param(name, value, id=f"{name}-{value!r}")
+        for name, values in table.items()
+        for value in values
+    ]
+
+
+def check_refused(cls: type[EngineArgs], name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        cls(**{name: value})
+    assert caught.value.param == name
+    assert flag_of(name) in caught.value.message
+
+
+@pytest.mark.parametrize("cls", [EngineArgs, ServeArgs])
+@pytest.mark.parametrize(("name", "value"), cases(BAD))
+def test_wrong_values_are_refused_naming_field_and_flag(cls: type[EngineArgs], name: str, value: Any) -> None:
+    check_refused(cls, name, value)
+
+
+@pytest.mark.parametrize(("name", "value"), cases(BAD_FOR_SERVER))
+def test_so_are_those_of_the_server(name: str, value: Any) -> None:
+    check_refused(ServeArgs, name, value)
+
+
+def test_every_option_is_checked_and_described() -> None:
+    fields = dataclasses.fields(ServeArgs)
+    assert {field.name for field in fields} == BAD.keys() | BAD_FOR_SERVER.keys()
+    for field in fields:
+        assert field.metadata["help"].endswith("."), field.name
+        assert field.metadata["group"], field.name
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(BAD.keys() | BAD_FOR_SERVER.keys())),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.lists(st.integers(), max_size=2),
+        max_size=4,
+    )
+)
+def test_whatever_comes_the_error_is_a_usage_error(options: dict[str, Any]) -> None:
+    with suppress(UsageError):
+        ServeArgs(**options)
+
+
+def test_defaults() -> None:
+    args = EngineArgs()
+    assert args.model == DEFAULT_MODEL
+    assert (args.max_model_len, args.num_threads, args.kv_cache_bytes, args.seed) == (None,) * 4
+    assert ServeArgs().host == "127.0.0.1", "nobody else may come in unless asked"
+
+
+def test_paths_and_names_may_be_plain_strings() -> None:
+    args = EngineArgs(cache_dir="a/b", chat_template="t.jinja", served_model_name="x")  # type: ignore[arg-type]
+    assert (args.cache_dir, args.chat_template) == (Path("a/b"), Path("t.jinja"))
+    assert args.served_model_name == ("x",)
+    assert EngineArgs(served_model_name=["x", "y"]).served_model_name == ("x", "y")  # type: ignore[arg-type]
+
+
+def test_numbers_of_seconds_may_be_whole() -> None:
+    assert ServeArgs(ping_interval=5, drain_lead_time=0, shutdown_timeout=60).ping_interval == 5
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32, 64])
+def test_block_sizes(block_size: int) -> None:
+    assert EngineArgs(block_size=block_size).block_size == block_size
+
+
+def test_a_step_must_have_a_token_for_every_sequence() -> None:
+    EngineArgs(max_num_seqs=8, max_num_batched_tokens=8)
+    with pytest.raises(UsageError, match=r"--max-num-batched-tokens \(7\) is below --max-num-seqs \(8\)"):
+        EngineArgs(max_num_seqs=8, max_num_batched_tokens=7)
+
+
+def test_an_unknown_option_is_a_type_error_as_for_any_call() -> None:
+    with pytest.raises(TypeError, match="max_seqs"):
+        EngineArgs(max_seqs=1)  # type: ignore[call-arg]
+
+
+def test_args_are_immutable_and_replace_checks_again() -> None:
+    args = ServeArgs(port=0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        args.port = 1  # type: ignore[misc]
+    with pytest.raises(UsageError, match="port"):
+        dataclasses.replace(args, port=-1)
+
+
+def test_choices() -> None:
+    assert choices_of(EngineArgs)["device"] == ("auto", "cpu", "cuda")
+    assert choices_of(ServeArgs).keys() - choices_of(EngineArgs).keys() == {"backend", "log_level"}
+
+
+def test_flags() -> None:
+    assert flag_of("max_num_seqs") == "--max-num-seqs"

@@ -1,0 +1,79 @@
+"""The metrics page: parsed back by Prometheus' own parser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from triolet.metrics import render_metrics
+from triolet.statistics import EngineState, EngineStatistics, Histogram, SchedulerStatistics
+
+
+def statistics() -> EngineStatistics:
+    latency = Histogram(bounds=(0.1, 1.0))
+    for value in (0.05, 0.5, 0.7, 5.0):
+        latency.observe(value)
+    return EngineStatistics(
+        state=EngineState.READY,
+        scheduler=SchedulerStatistics(
+            num_running=3, num_waiting=2, num_blocks=10, num_free_blocks=4, num_preemptions=1
+        ),
+        outcomes={"stop": 5, "abort": 2, "refused": 1},
+        num_steps=40,
+        num_prompt_tokens=100,
+        num_generated_tokens=50,
+        time_to_first_token=latency,
+        inter_token_latency=Histogram(),
+        request_latency=Histogram(),
+        cancel_latency=Histogram(),
+        step_duration=Histogram(),
+    )
+
+
+def samples(snapshot: EngineStatistics) -> dict[tuple[str, str], float]:
+    text = render_metrics(snapshot, model_name="m").decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            extra = "".join(value for label, value in sample.labels.items() if label != "model_name")
+            found[sample.name, extra] = sample.value
+    return found
+
+
+def test_gauges_and_counters_tell_the_snapshot() -> None:
+    found = samples(statistics())
+    assert found["triolet_num_requests_running", ""] == 3
+    assert found["triolet_num_requests_waiting", ""] == 2
+    assert found["triolet_kv_cache_usage_perc", ""] == 0.6
+    assert found["triolet_prompt_tokens_total", ""] == 100
+    assert found["triolet_generation_tokens_total", ""] == 50
+    assert found["triolet_num_preemptions_total", ""] == 1
+
+
+def test_every_outcome_is_counted() -> None:
+    found = samples(statistics())
+    assert found["triolet_request_outcome_total", "stop"] == 5
+    assert found["triolet_request_outcome_total", "abort"] == 2
+    assert found["triolet_request_outcome_total", "refused"] == 1
+
+
+def test_buckets_are_cumulative() -> None:
+    found = samples(statistics())
+    name = "triolet_time_to_first_token_seconds"
+    assert [found[f"{name}_bucket", end] for end in ("0.1", "1.0", "+Inf")] == [1, 3, 4]
+    assert found[f"{name}_count", ""] == 4
+    assert found[f"{name}_sum", ""] == 6.25
+    for other in ("inter_token_latency", "e2e_request_latency", "cancel_latency", "step_duration"):
+        assert found[f"triolet_{other}_seconds_count", ""] == 0
+
+
+def test_exactly_one_state_is_on() -> None:
+    found = samples(replace(statistics(), state=EngineState.DRAINING))
+    states = {state: found["triolet_engine_state", state.value] for state in EngineState}
+    assert states.pop(EngineState.DRAINING) == 1
+    assert set(states.values()) == {0}
+
+
+def test_the_process_is_there_too() -> None:
+    assert samples(statistics())["process_resident_memory_bytes", ""] > 0

@@ -1,0 +1,52 @@
+"""The API key."""
+
+from __future__ import annotations
+
+import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import serving
+
+from triolet.web.auth import resolve_api_key
+
+pytestmark = pytest.mark.anyio
+ROUTES = ["/ready", "/health", "/metrics", "/version", "/v1/models", "/v1/models/alias"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (None, 401),
+        ("Bearer wrong", 401),
+        ("Bearer", 401),
+        ("Basic s3cret", 401),
+        ("s3cret", 401),
+        ("Bearer s3cret", 200),
+        ("bearer s3cret", 200),
+    ],
+)
+async def test_every_route_but_live_asks_for_the_key(
+    anyio_backend_name: str, header: str | None, status: int
+) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    async with serving(FakeEngine(), anyio_backend_name, api_key="s3cret") as running:
+        for path in ROUTES:
+            assert (await running.client.get(path, headers=headers)).status_code == status, path
+        for path, body in (
+            ("/v1/completions", {"prompt": "x"}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+        ):
+            response = await running.client.post(path, json=body, headers=headers)
+            assert response.status_code == status, path
+        assert (await running.client.get("/live")).status_code == 200
+    if status == 401:
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert response.json()["error"]["code"] == "invalid_api_key"
+        assert running.engine.submitted == []
+
+
+def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIOLET_API_KEY", "from-env")
+    assert resolve_api_key(None) == "from-env"
+    assert resolve_api_key("given") == "given"
+    monkeypatch.setenv("TRIOLET_API_KEY", "")
+    assert resolve_api_key(None) is None

@@ -1,0 +1,84 @@
+"""Reading a body within its limits, and JSON errors that name the field."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from triolet.errors import InvalidRequestError, RequestTooLargeError
+from triolet.web.body import DISCARD_BYTES, BodyTimeoutError, decode_json, read_body
+
+pytestmark = pytest.mark.anyio
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True):
+    size: int
+
+
+class Outer(msgspec.Struct):
+    items: list[Inner]
+    ratio: float = 0.0
+    extra: Any = None
+
+
+def request_of(*chunks: bytes, is_hanging: bool = False) -> Any:
+    async def body() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+        if is_hanging:
+            await anyio.sleep_forever()
+
+    return SimpleNamespace(body=body())
+
+
+async def test_a_body_comes_whole() -> None:
+    assert await read_body(request_of(b"ab", b"c"), max_bytes=3) == b"abc"
+
+
+async def test_a_body_above_the_limit_is_refused_after_it_has_been_read() -> None:
+    chunks = [b"x" * 10] * 5
+    with pytest.raises(RequestTooLargeError, match="40 bytes"):
+        await read_body(request_of(*chunks), max_bytes=40)
+
+
+async def test_a_body_far_above_the_limit_is_not_read_to_its_end() -> None:
+    request = request_of(b"x" * DISCARD_BYTES, b"y" * 100, b"never read", is_hanging=True)
+    with pytest.raises(RequestTooLargeError):
+        await read_body(request, max_bytes=40)
+    await request.body.aclose()
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    with pytest.raises(BodyTimeoutError, match="within 0"):
+        await read_body(request_of(b"ab", is_hanging=True), max_bytes=40, timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("data", "param", "words"),
+    [
+        (b'{"items": [{"size": 1}, {"size": "x"}]}', "items[1].size", "Expected `int`"),
+        (b'{"items": [{}]}', "items[0].size", "missing required field"),
+        (b'{"items": [{"size": 1, "more": 2}]}', "items[0].more", "unknown field"),
+        (b"{}", "items", "missing required field"),
+        (b'{"items": [], "ratio": 1e999}', "ratio", "out of range"),
+        (b'{"items": [], "ratio": NaN}', None, "not valid JSON"),
+        (b'{"items": [], "ratio": Infinity}', None, "not valid JSON"),
+        (b"[1]", None, "must be a JSON object"),
+        (b"5", None, "must be a JSON object"),
+        (b"", None, "not valid JSON"),
+        (b'{"items": ', None, "not valid JSON"),
+        (b'{"items": [], "extra": "\xff"}', None, "not valid JSON"),
+        (b'{"items": [], "extra": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", None, "too deeply"),
+        (b'{"items": [], "other": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", None, "too deeply"),
+        (b'{"items": [], "extra": ' + b"9" * 5000 + b"}", "extra", "out of range"),
+    ],
+)
+async def test_json_errors_name_the_field(data: bytes, param: str | None, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        decode_json(data, Outer)
+    assert caught.value.param == param

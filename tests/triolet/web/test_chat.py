@@ -1,0 +1,48 @@
+"""``POST /v1/chat/completions`` over a real socket."""
+
+from __future__ import annotations
+
+import pytest
+from tests.triolet.web.fake_engine import REPLY, FakeEngine
+from tests.triolet.web.serving import serving
+
+pytestmark = pytest.mark.anyio
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+
+
+async def test_a_chat_completion_has_the_shape_of_the_api(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        answer = (await running.client.post("/v1/chat/completions", json={"messages": MESSAGES})).json()
+    assert answer["id"].startswith("chatcmpl-")
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"] == [
+        {
+            "index": 0, "message": {"role": "assistant", "content": REPLY, "refusal": None},
+            "logprobs": None, "finish_reason": "stop", "stop_reason": None, "seed": 1234,
+        }
+    ]  # fmt: skip
+    assert answer["usage"]["prompt_tokens"] == 10
+
+
+async def test_messages_and_options_reach_the_engine(anyio_backend_name: str) -> None:
+    body = {"messages": MESSAGES, "seed": 9, "temperature": 0, "add_generation_prompt": False}
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        answer = (await running.client.post("/v1/chat/completions", json=body)).json()
+    ((messages, params, options),) = running.engine.submitted
+    assert messages == MESSAGES
+    assert params.seed == 9
+    assert params.is_greedy
+    assert options["add_generation_prompt"] is False
+    assert answer["choices"][0]["seed"] == 9
+
+
+async def test_logprobs_have_the_shape_of_the_api(anyio_backend_name: str) -> None:
+    body = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 1, "max_tokens": 2}
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        answer = (await running.client.post("/v1/chat/completions", json=body)).json()
+    assert answer["choices"][0]["logprobs"]["content"][1] == {
+        "token": "e",
+        "logprob": -0.25,
+        "bytes": [101],
+        "top_logprobs": [{"token": "e", "logprob": -0.5, "bytes": [101]}],
+    }

@@ -1,0 +1,147 @@
+"""Reading one stream or several as one: order, time limits, failures, and letting go."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from tests.triolet.web.fake_engine import FakeEngine
+
+from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
+from triolet.request import FinishReason, RequestOutputKind, SamplingParams
+from triolet.statistics import EngineState
+from triolet.web.errors import RequestAbortedError
+from triolet.web.generation import Delta, FoldedChoice, Generation, require_serving, submit_all
+
+pytestmark = pytest.mark.anyio
+PARAMS = SamplingParams(max_tokens=100, output_kind=RequestOutputKind.DELTA)
+
+
+def ready_engine(reply: str = "abc", hold_at: int | None = None) -> FakeEngine:
+    engine = FakeEngine(reply=reply, hold_at=hold_at)
+    engine.state = EngineState.READY
+    return engine
+
+
+async def start(engine: FakeEngine, *prompts: str) -> Generation:
+    return await submit_all([partial(engine.submit, prompt, PARAMS) for prompt in prompts])
+
+
+async def read_all(generation: Generation) -> list[Delta]:
+    deltas: list[Delta] = []
+    while not generation.is_finished:
+        deltas += await generation.next()
+    return deltas
+
+
+async def test_the_deltas_of_one_stream_add_up() -> None:
+    deltas = await read_all(await start(ready_engine("héllo"), "hi"))
+    assert "".join(delta.text for delta in deltas) == "héllo"
+    assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.STOP]
+
+
+async def test_several_streams_are_read_side_by_side() -> None:
+    generation = await start(ready_engine(), "a", "bb", "ccc")
+    deltas = await read_all(generation)
+    texts = {i: "".join(delta.text for delta in deltas if delta.index == i) for i in range(3)}
+    assert texts == {0: "abc", 1: "abc", 2: "abc"}
+    assert {delta.index for delta in deltas[:3]} == {0, 1, 2}
+    usage = generation.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (6, 9)
+
+
+@pytest.mark.parametrize("prompts", [("a",), ("a", "b")])
+async def test_no_news_within_the_time_is_no_deltas_and_loses_nothing(prompts: tuple[str, ...]) -> None:
+    engine = ready_engine(hold_at=0)
+    generation = await start(engine, *prompts)
+    assert await generation.next(0) == []
+    assert engine.num_open == len(prompts)
+    engine.release()
+    assert len(await read_all(generation)) == 3 * len(prompts)
+
+
+async def test_a_failure_comes_after_what_was_produced_and_ends_the_others() -> None:
+    engine = ready_engine(hold_at=1)
+    generation = await start(engine, "a", "b")
+    first = await generation.next() + await generation.next(0.05)
+    assert [delta.text for delta in first] == ["a", "a"]
+    engine.fail_all(EngineGenerateError("lost"))
+    with pytest.raises(EngineGenerateError, match="lost"):
+        await generation.next()
+    assert engine.num_open == 0
+
+
+async def test_an_abort_by_the_engine_is_an_error_and_no_finish_reason() -> None:
+    engine = ready_engine(hold_at=1)
+    generation = await start(engine, "a")
+    await generation.next()
+    engine.abort_all("shutdown")
+    (delta,) = await generation.next()
+    assert delta.finish_reason is None
+    with pytest.raises(RequestAbortedError):
+        await generation.next()
+
+
+async def test_a_stream_that_ends_without_a_reason_is_an_error() -> None:
+    engine = ready_engine(hold_at=0)
+    stream = await engine.submit("a", PARAMS)
+    stream.abort()
+    with pytest.raises(EngineGenerateError, match="without saying why"):
+        await Generation([stream]).next()
+
+
+async def test_a_refused_prompt_takes_back_the_ones_before_it() -> None:
+    engine = ready_engine(hold_at=0)
+
+    def refuse_the_second() -> None:
+        if engine.submitted:
+            engine.refusal = OverloadedError("full")
+
+    engine.submit_hook = refuse_the_second
+    with pytest.raises(OverloadedError):
+        await start(engine, "a", "b")
+    assert engine.num_open == 0
+
+
+async def test_cancelling_the_reader_leaves_the_rest_to_abort() -> None:
+    engine = ready_engine(hold_at=0)
+    generation = await start(engine, "a", "b")
+    with anyio.move_on_after(0):
+        await generation.next()
+    generation.abort()
+    generation.abort()
+    assert engine.num_open == 0
+    assert len(engine.aborted) == 2
+
+
+async def test_a_generation_that_is_let_go_aborts() -> None:
+    engine = ready_engine(hold_at=0)
+    generation = await start(engine, "a")
+    del generation
+    gc.collect()
+    await checkpoint()
+    assert engine.num_open == 0
+
+
+async def test_only_an_engine_that_serves_is_asked() -> None:
+    engine = FakeEngine()
+    with pytest.raises(OverloadedError, match=r"loading weights, 2 s") as caught:
+        require_serving(engine)
+    assert caught.value.status == 503
+    engine.die("out of memory")
+    with pytest.raises(EngineDeadError, match="out of memory"):
+        require_serving(engine)
+    require_serving(ready_engine())
+
+
+def test_folding_joins_texts_and_logprobs() -> None:
+    fold = FoldedChoice(0)
+    for text, reason in (("a", None), ("b", FinishReason.LENGTH)):
+        fold.add(Delta(index=0, text=text, logprobs=None, finish_reason=reason, stop_reason=None, seed=1))
+    assert fold.text == "ab"
+    assert fold.logprobs is None
+    assert fold.last is not None
+    assert fold.last.finish_reason is FinishReason.LENGTH

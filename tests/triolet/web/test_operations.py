@@ -1,0 +1,42 @@
+"""``/live``, ``/ready``, ``/health``, ``/metrics``, ``/version`` in every state of the engine."""
+
+from __future__ import annotations
+
+import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import serving
+
+import triolet
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_server_that_serves_says_so(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        for path in ("/live", "/ready", "/health"):
+            assert (await running.client.get(path)).status_code == 200
+        assert (await running.client.get("/health")).json()["state"] == "ready"
+        assert (await running.client.get("/version")).json() == {"version": triolet.__version__}
+        metrics = await running.client.get("/metrics")
+    assert metrics.headers["Content-Type"].startswith("text/plain")
+    assert 'triolet_num_requests_running{model_name="fake/model"} 0.0' in metrics.text
+
+
+async def test_http_answers_while_the_model_loads(anyio_backend_name: str) -> None:
+    engine = FakeEngine(is_loading_held=True)
+    async with serving(engine, anyio_backend_name, is_ready=False) as running:
+        assert (await running.client.get("/live")).status_code == 200
+        ready = await running.client.get("/ready")
+        assert (ready.status_code, ready.headers["Retry-After"]) == (503, "1")
+        assert ready.json() == {"status": "starting", "phase": "loading weights", "phase_seconds": 1.5}
+        assert (await running.client.get("/health")).status_code == 503
+        assert (await running.client.get("/metrics")).status_code == 200
+        refused = await running.client.post("/v1/completions", json={"prompt": "x"})
+        assert refused.status_code == 503
+        assert "loading weights" in refused.json()["error"]["message"]
+        assert running.lines == []
+        engine.finish_loading()
+        await engine.wait_ready()
+        assert (await running.client.get("/ready")).status_code == 200
+    assert "is ready at http://127.0.0.1" in running.lines[0]
+    assert running.lines[1].startswith("curl http://127.0.0.1")
