@@ -33,23 +33,6 @@ def test_metadata_and_tensors_are_those_written(llama_gguf: Path) -> None:
             np.testing.assert_array_equal(file.view(tensor).view(np.float32), values.reshape(-1))
 
 
-def test_every_scalar_type_is_read(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "scalars.gguf", "llama")
-    values: dict[str, Any] = {
-        "uint8": 200, "int8": -100, "uint16": 60_000, "int16": -30_000, "uint32": 4_000_000_000,
-        "int32": -2_000_000_000, "uint64": 2**64 - 1, "int64": -(2**63), "float32": 0.5, "float64": 0.1,
-        "bool": True, "string": "naïve 🦜", "array": [True, False],
-    }  # fmt: skip
-    for name, value in values.items():
-        getattr(writer, f"add_{name}")(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with GGUFFile(tmp_path / "scalars.gguf") as file:
-        assert {name: file.metadata[name] for name in values} == values
-
-
 def test_the_table_of_formats_is_that_of_the_gguf_package() -> None:
     for number, kind in TENSOR_KINDS.items():
         known = gguf.GGMLQuantizationType(number)

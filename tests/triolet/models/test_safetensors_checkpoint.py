@@ -17,14 +17,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from triolet.errors import ModelFileError, ModelLoadError, WeightsError
 from triolet.models.checkpoint import open_checkpoint
 from triolet.models.safetensors_checkpoint import SafetensorsCheckpoint
-from triolet.models.safetensors_index import find_weights, read_json_object
 from triolet.models.source import local_files
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
 }  # fmt: skip
-INDEX = "model.safetensors.index.json"
 
 
 def saved(folder: Path, model_type: str = "llama", shard_size: str = "1GB", **changes: Any) -> Any:
@@ -99,63 +97,6 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
         save_file({"x": torch.ones(1)}, file)
     with pytest.raises(ModelFileError, match=r"b\.safetensors: the tensor x is in another file too"):
         SafetensorsCheckpoint(tmp_path, files)
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    saved(tmp_path, shard_size="10KB")
-    missing = find_weights(tmp_path)[1]
-    missing.unlink()
-    with pytest.raises(ModelFileError, match=f"1 of .* are missing: {missing.name}"):
-        local_files(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "passwd", 7, ""]
-)
-def test_an_index_reaches_nothing_outside_its_directory(tmp_path: Path, name: Any) -> None:
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(ModelFileError, match=r"is not the plain name of a .safetensors file"):
-        find_weights(tmp_path)
-
-
-@pytest.mark.parametrize("weight_map", [None, [], {}, "x"])
-def test_a_wrong_index_is_refused(tmp_path: Path, weight_map: Any) -> None:
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(ModelFileError, match="weight_map must be an object"):
-        find_weights(tmp_path)
-
-
-def test_no_weights_at_all(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(ModelFileError, match="convert them to safetensors"):
-        find_weights(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "is not valid JSON"),
-        (b"{", "is not valid JSON"),
-        (b"\xff\xfe{", "is not valid JSON"),
-        (b"[" * 100_000, "is not valid JSON"),
-        (b'{"a": ' + b"9" * 10_000 + b"}", "is not valid JSON"),
-        (b"[1]", "must hold an object, not list"),
-    ],
-)
-def test_hostile_json_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(content)
-    with pytest.raises(ModelFileError, match=message):
-        read_json_object(path)
-
-
-def test_json_that_cannot_be_read_or_is_too_large(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="cannot be read"):
-        read_json_object(tmp_path / "config.json")
-    with (tmp_path / "huge.json").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(ModelFileError, match="larger than"):
-        read_json_object(tmp_path / "huge.json")
 
 
 HEADERS = {
