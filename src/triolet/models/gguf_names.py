@@ -32,7 +32,7 @@ _GEMMA_LAYER = _LAYER | {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_PATTERN = re.compile(r"(?:blk\.(0|[1-9]\d{0,4})\.)?([a-z_]+)\.(weight|bias)")
+_PATTERN = re.compile(r"(?:blk\.(0|[1-9]\d{0,4})\.)?([a-z_]+)\.(weight|bias)", re.ASCII)
 
 
 def huggingface_name(name: str, architecture: str) -> str:

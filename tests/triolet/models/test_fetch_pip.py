@@ -35,7 +35,7 @@ def test_a_pip_in_the_current_directory_is_not_run(
 
 @pytest.mark.usefixtures("wheels")
 def test_an_error_says_what_pip_said(tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match="No matching distribution found for fake-model==1.0"):
+    with pytest.raises(DownloadError, match=r"No matching distribution found for fake-model==1.0"):
         download_wheel("fake-model==1.0", tmp_path, on_bytes=ignore)
 
 

@@ -37,8 +37,11 @@ def test_names_are_the_inverse_of_the_package(
 
 
 @pytest.mark.parametrize(
-    "name", ["", "rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
-             "blk.123456.attn_q.weight", "output.weight\n", "blk.٣.attn_q.weight", "blk.0.token_embd.weight"]
+    "name",
+    [
+        "", "rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
+        "blk.123456.attn_q.weight", "output.weight\n", "blk.1٣.attn_q.weight", "blk.0.token_embd.weight",
+    ],
 )  # fmt: skip
 def test_other_names_stay(name: str) -> None:
     assert huggingface_name(name, "llama") == name
