@@ -8,46 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from triolet.errors import InvalidRequestError, ModelFileError, UsageError
+from triolet.errors import InvalidRequestError, ModelFileError
 from triolet.text.template_limits import MAX_CHARACTERS, TemplateLimitError
 from triolet.text.template_sandbox import TemplateSandbox
-from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["ChatTemplate", "load_chat_template", "missing_chat_template"]
+__all__ = ["ChatTemplate"]
 
 MAX_SOURCE_CHARACTERS = 2**20
 _RESERVED = frozenset({"add_generation_prompt", "bos_token", "eos_token", "messages", "tools"})
-
-
-def load_chat_template(tokenizer: Tokenizer, path: Path | None = None) -> ChatTemplate | None:
-    """The template in the file ``path`` (``--chat-template``), else the model's own, else None.
-
-    Raises :class:`UsageError` if the file cannot be read, :class:`ModelFileError` for a bad template.
-    """
-    source = tokenizer.chat_template
-    if path is not None:
-        try:
-            source = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(
-                f"--chat-template: cannot read {path}: {error}", param="chat_template"
-            ) from error
-    if source is None:
-        return None
-    return ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-
-
-def missing_chat_template(model: str) -> InvalidRequestError:
-    """The error for a chat with a model that has no template."""
-    return InvalidRequestError(
-        f"the model {model} has no chat template; start with --chat-template FILE, or use /v1/completions",
-        param="messages",
-    )
 
 
 class ChatTemplate:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from triolet.errors import InvalidRequestError, ModelFileError, UsageError
-from triolet.text.chat_template import ChatTemplate, load_chat_template, missing_chat_template
+from triolet.errors import InvalidRequestError, ModelFileError
+from triolet.text.chat_template import ChatTemplate
 from triolet.text.tokenizer import Tokenizer
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -43,8 +42,8 @@ def refusal(template: ChatTemplate, messages: Any, **variables: Any) -> str:
 def test_smollm2_s_template_writes_what_transformers_writes(smollm2: Tokenizer) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    template = load_chat_template(smollm2)
-    assert template is not None
+    assert smollm2.chat_template is not None
+    template = ChatTemplate(smollm2.chat_template, bos_token=smollm2.bos_token, eos_token=smollm2.eos_token)
     for chat in (
         HELLO,
         [{"role": "system", "content": "Be brief."}, *HELLO],
@@ -178,37 +177,3 @@ def test_a_template_that_is_no_template_is_the_model_s_error(source: str, expect
     with pytest.raises(ModelFileError) as caught:
         ChatTemplate(source)
     assert expected in caught.value.message
-
-
-def test_a_file_replaces_the_model_s_template(untemplated: Tokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "mine.jinja"
-    path.write_text("mine: {{ messages[0].content }} {{ eos_token }}", encoding="utf-8")
-    template = load_chat_template(untemplated, path)
-    assert template is not None
-    assert template.render(HELLO) == "mine: hello "
-    assert load_chat_template(untemplated) is None
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_a_usage_error(
-    untemplated: Tokenizer, tmp_path: Path, content: bytes | None
-) -> None:
-    path = tmp_path / "bad.jinja"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"--chat-template: cannot read .*bad.jinja") as caught:
-        load_chat_template(untemplated, path)
-    assert caught.value.param == "chat_template"
-
-
-def test_a_model_without_a_template_says_what_to_do() -> None:
-    error = missing_chat_template("base")
-    assert "base has no chat template; start with --chat-template FILE" in error.message
-    assert error.param == "messages"
-
-
-@pytest.fixture
-def untemplated(byte_level: Tokenizer) -> Tokenizer:
-    """A tokenizer without a template of its own."""
-    assert byte_level.chat_template is None
-    return byte_level
