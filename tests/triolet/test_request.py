@@ -101,7 +101,8 @@ def test_whatever_comes_the_error_is_the_callers(fields: dict[str, Any]) -> None
 
 
 def test_one_stop_may_be_given_by_itself() -> None:
-    assert SamplingParams(stop="END").stop == ("END",)
+    params = SamplingParams(stop="END")  # type: ignore[arg-type]
+    assert params.stop == ("END",)
 
 
 def test_minus_one_turns_top_k_off_as_zero_does() -> None:
@@ -109,7 +110,7 @@ def test_minus_one_turns_top_k_off_as_zero_does() -> None:
 
 
 def test_params_are_values_and_replace_makes_a_checked_copy() -> None:
-    params = SamplingParams(stop=["a"], max_tokens=3)
+    params = SamplingParams(stop=("a",), max_tokens=3)
     changed = params.replace(max_tokens=5)
     assert (params.max_tokens, changed.max_tokens, changed.stop) == (3, 5, ("a",))
     assert hash(params) == hash(SamplingParams(stop=("a",), max_tokens=3))

@@ -1,0 +1,49 @@
+"""What the tests of the front end build requests from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.fakes import VOCAB_SIZE
+
+from triolet.args import EngineArgs
+from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.loading import load_text
+from triolet.models.source import resolve_model
+from triolet.request import FinishReason, TokenLogprobs, TokenOutput
+
+__all__ = ["input_processor", "logprobs_of", "token_output"]
+
+
+def input_processor(byte_model: Path, *, max_model_len: int = 512, seed: int | None = 0) -> InputProcessor:
+    tokenizer, template = load_text(resolve_model(str(byte_model)), EngineArgs())
+    return InputProcessor.create(
+        tokenizer=tokenizer,
+        chat_template=template,
+        max_model_len=max_model_len,
+        vocab_size=VOCAB_SIZE,
+        seed=seed,
+    )
+
+
+def logprobs_of(token_id: int) -> TokenLogprobs:
+    return TokenLogprobs((token_id,), (-token_id / 256,), 1)
+
+
+def token_output(
+    request_id: int,
+    token_ids: bytes | list[int] = b"",
+    *,
+    has_logprobs: bool = False,
+    reason: FinishReason | None = None,
+    **fields: Any,
+) -> TokenOutput:
+    """A step's output; tokens of the byte model may be given as bytes."""
+    return TokenOutput(
+        request_id=request_id,
+        token_ids=tuple(token_ids),
+        logprobs=tuple(map(logprobs_of, token_ids)) if has_logprobs else None,
+        finish_reason=reason,
+        **fields,
+    )

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes import EOS_ID, VOCAB_SIZE
+from tests.triolet.frontend.parts import input_processor
+
+from triolet.errors import InvalidRequestError, PromptTooLongError
+from triolet.frontend.input_processor import InputProcessor, SeedSource
+from triolet.request import MAX_SEED, SamplingParams
+
+HI = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture(scope="module")
+def inputs(byte_model: Path) -> InputProcessor:
+    return input_processor(byte_model, max_model_len=64)
+
+
+class TestPrompts:
+    def test_text_becomes_tokens(self, inputs: InputProcessor) -> None:
+        assert inputs.tokenize("né") == tuple("né".encode())
+
+    @pytest.mark.parametrize("prompt", [[0, 5, VOCAB_SIZE - 1], (7,), range(1, 4)])
+    def test_token_ids_are_taken_as_they_are(self, inputs: InputProcessor, prompt: Any) -> None:
+        assert inputs.tokenize(prompt) == tuple(prompt)
+
+    @pytest.mark.parametrize(
+        "prompt",
+        [
+            "", [], (), None, 5, 1.5, True, b"abc", bytearray(b"a"), {"a": 1}, {1, 2}, iter([1]), object(),
+            ["a"], [1, "a"], [True], [1.0], [None], [[1]], [-1], [VOCAB_SIZE], [2**70], [1, -(2**70)],
+            "\ud800",
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_all_else_is_refused_naming_the_prompt(self, inputs: InputProcessor, prompt: Any) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            inputs.tokenize(prompt)
+        assert caught.value.param == "prompt"
+        assert caught.value.message.startswith("prompt")
+
+    def test_the_error_says_which_token(self, inputs: InputProcessor) -> None:
+        with pytest.raises(InvalidRequestError, match=r"token 2 is 999, not in the vocabulary \[0, 258\)"):
+            inputs.tokenize([1, 2, 999])
+        with pytest.raises(InvalidRequestError, match=r"prompt\[1\]: must be a token id, got 'x'"):
+            inputs.tokenize([1, "x"])  # type: ignore[list-item]
+
+    def test_a_token_that_only_the_tokeniser_knows_is_refused(self, byte_model: Path) -> None:
+        whole = input_processor(byte_model)
+        smaller = InputProcessor.create(
+            tokenizer=whole.tokenizer, chat_template=None, max_model_len=64, vocab_size=EOS_ID, seed=None
+        )
+        with pytest.raises(InvalidRequestError, match="not in the vocabulary"):
+            smaller.tokenize("hi</s>")
+
+
+class TestChat:
+    def test_a_conversation_becomes_text_and_tokens(self, inputs: InputProcessor) -> None:
+        text = inputs.render_chat(HI)
+        assert text == "[user]Hi\n[assistant]"
+        assert inputs.tokenize_chat(text) == tuple(text.encode())
+        assert inputs.render_chat(HI, add_generation_prompt=False) == "[user]Hi\n"
+
+    @pytest.mark.parametrize(
+        "messages",
+        [None, 5, "Hi", b"Hi", {"role": "user"}, iter(HI), [], [5], ["Hi"], [None], [{}], [{"role": 5}],
+         [{"role": "user", "content": 5}]],
+        ids=repr,
+    )  # fmt: skip
+    def test_all_else_is_refused_naming_the_messages(self, inputs: InputProcessor, messages: Any) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            inputs.render_chat(messages)
+        assert caught.value.param == "messages"
+
+    def test_text_that_is_not_unicode_is_blamed_on_the_messages(self, inputs: InputProcessor) -> None:
+        with pytest.raises(InvalidRequestError, match=r"messages: .*surrogate") as caught:
+            inputs.tokenize_chat(inputs.render_chat([{"role": "user", "content": "\ud800"}]))
+        assert caught.value.param == "messages"
+
+    def test_a_model_without_template_says_what_to_do(self, inputs: InputProcessor) -> None:
+        plain = InputProcessor.create(
+            tokenizer=inputs.tokenizer, chat_template=None, max_model_len=64, vocab_size=258, seed=None
+        )
+        with pytest.raises(InvalidRequestError, match="--chat-template"):
+            plain.render_chat(HI)
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("num_prompt", "max_tokens", "room"), [(60, 4, 4), (60, None, 4), (63, None, 1), (1, 9, 9)]
+    )
+    def test_what_fits(
+        self, inputs: InputProcessor, num_prompt: int, max_tokens: int | None, room: int
+    ) -> None:
+        state = inputs.process((1,) * num_prompt, SamplingParams(max_tokens=max_tokens))
+        assert state.request.max_tokens == room
+
+    @pytest.mark.parametrize(
+        ("num_prompt", "max_tokens", "param"),
+        [(64, None, "prompt"), (65, 1, "prompt"), (60, 5, "max_tokens")],
+    )
+    def test_what_does_not(
+        self, inputs: InputProcessor, num_prompt: int, max_tokens: int | None, param: str
+    ) -> None:
+        with pytest.raises(PromptTooLongError) as caught:
+            inputs.process((1,) * num_prompt, SamplingParams(max_tokens=max_tokens))
+        assert caught.value.param == param
+
+    def test_stop_token_ids_must_be_in_the_vocabulary(self, inputs: InputProcessor) -> None:
+        with pytest.raises(InvalidRequestError, match="stop_token_ids: 258") as caught:
+            inputs.process((1,), SamplingParams(stop_token_ids=(1, 258)))
+        assert caught.value.param == "stop_token_ids"
+
+    def test_stops_too_long_for_anyone_are_blamed_on_stop(self, inputs: InputProcessor) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            inputs.process((1,), SamplingParams(stop=("x" * 20_000,)))
+        assert caught.value.param == "stop"
+
+
+class TestRequests:
+    def test_everything_is_handed_on(self, inputs: InputProcessor) -> None:
+        params = SamplingParams(
+            temperature=0.5, top_p=0.9, top_k=7, min_p=0.1, seed=11, logprobs=3, stop_token_ids=(4,)
+        )
+        request = inputs.process((1, 2), params).request
+        assert (request.temperature, request.top_p, request.top_k, request.min_p) == (0.5, 0.9, 7, 0.1)
+        assert (request.prompt_token_ids, request.seed, request.num_logprobs) == ((1, 2), 11, 3)
+        assert request.stop_token_ids == {4, EOS_ID}
+
+    def test_the_end_of_sequence_may_be_ignored(self, inputs: InputProcessor) -> None:
+        assert inputs.process((1,), SamplingParams(ignore_eos=True)).request.stop_token_ids == frozenset()
+
+    def test_internal_ids_differ_though_callers_use_the_same_name(self, inputs: InputProcessor) -> None:
+        states = [inputs.process((1,), SamplingParams(), request_id="mine") for _ in range(3)]
+        assert {state.request_id for state in states} == {"mine"}
+        assert len({state.request.request_id for state in states}) == 3
+
+    def test_a_request_without_a_name_gets_one(self, inputs: InputProcessor) -> None:
+        names = [inputs.process((1,), SamplingParams()).request_id for _ in range(2)]
+        assert len(set(names)) == 2
+
+
+class TestSeedSource:
+    @given(st.integers(), st.integers(0, 10_000))
+    def test_a_seed_gives_the_same_seeds_and_never_one_twice(self, seed: int, offset: int) -> None:
+        first, second = SeedSource(seed), SeedSource(seed)
+        seeds = [first.next() for _ in range(50)]
+        assert seeds == [second.next() for _ in range(50)]
+        assert len(set(seeds)) == 50
+        assert all(0 <= value <= MAX_SEED for value in seeds)
+
+    def test_without_one_they_cannot_be_foretold(self) -> None:
+        first, second = SeedSource(None), SeedSource(None)
+        assert len({first.next(), first.next(), second.next(), second.next()}) == 4

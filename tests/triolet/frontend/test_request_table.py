@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.triolet.frontend.parts import input_processor, token_output
+
+from triolet.core.loop import loop_poster
+from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
+from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.output_processor import FrontendStatistics
+from triolet.frontend.request_table import RequestTable
+from triolet.frontend.stream import RequestStream
+from triolet.request import FinishReason, Request, SamplingParams
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeClient:
+    """Notes what it is told; refuses while ``refusal`` is set."""
+
+    def __init__(self) -> None:
+        self.added: list[int] = []
+        self.aborted: list[int] = []
+        self.refusal: Exception | None = None
+
+    def add(self, request: Request) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.added.append(request.request_id)
+
+    def abort(self, request_id: int) -> None:
+        self.aborted.append(request_id)
+
+
+class Front:
+    """A table with its client, and requests made for it."""
+
+    def __init__(self, inputs: InputProcessor) -> None:
+        self.inputs = inputs
+        self.client = FakeClient()
+        self.statistics = FrontendStatistics()
+        self.table = RequestTable(self.client, loop_poster(), self.statistics)  # type: ignore[arg-type]
+
+    def add(self, **fields: Any) -> tuple[RequestStream, int]:
+        state = self.inputs.process((1, 2), SamplingParams(output_kind="delta", **fields))  # type: ignore[arg-type]
+        return self.table.add(state), state.request.request_id
+
+
+@pytest.fixture(scope="module")
+def inputs(byte_model: Path) -> InputProcessor:
+    return input_processor(byte_model)
+
+
+@pytest.fixture
+async def front(inputs: InputProcessor) -> Front:
+    return Front(inputs)
+
+
+async def rest_of(stream: RequestStream) -> list[tuple[str, FinishReason | None]]:
+    return [(item.outputs[0].text, item.outputs[0].finish_reason) async for item in stream]
+
+
+async def test_outputs_reach_their_streams(front: Front) -> None:
+    (first, a), (second, b) = front.add(), front.add()
+    front.table.process([token_output(a, b"one"), token_output(b, b"two", reason=FinishReason.LENGTH)])
+    assert await rest_of(second) == [("two", FinishReason.LENGTH)]
+    assert (await anext(first)).outputs[0].text == "one"
+    assert front.table.num_requests == 1
+    assert front.client.aborted == []
+
+
+async def test_a_refused_request_leaves_nothing(front: Front) -> None:
+    front.client.refusal = OverloadedError("full")
+    with pytest.raises(OverloadedError):
+        front.add()
+    assert front.table.num_requests == 0
+    assert front.statistics == FrontendStatistics()
+    await front.table.wait_idle()
+
+
+async def test_a_stop_string_takes_the_request_out_of_the_core(front: Front) -> None:
+    stream, a = front.add(stop="n")
+    front.table.process([token_output(a, b"one")])
+    assert front.client.aborted == [a]
+    front.table.process([token_output(a, b"more")])
+    assert await rest_of(stream) == [("o", FinishReason.STOP)]
+
+
+async def test_a_stream_that_is_left_takes_the_request_out_at_once(front: Front) -> None:
+    stream, a = front.add()
+    stream.abort()
+    assert front.client.aborted == [a]
+    assert front.table.num_requests == 0
+    front.table.abort(a)
+    assert front.client.aborted == [a]
+
+
+async def test_abort_all_gives_each_stream_what_there_is(front: Front) -> None:
+    (first, a), (second, _) = front.add(stop="one!"), front.add()
+    front.table.process([token_output(a, b"one")])
+    front.table.abort_all()
+    assert await rest_of(first) == [("one", FinishReason.ABORT)]
+    assert await rest_of(second) == [("", FinishReason.ABORT)]
+    assert len(front.client.aborted) == 2
+    assert front.statistics.outcomes == {"abort": 2}
+
+
+async def test_a_request_that_failed_raises_after_what_it_had(front: Front) -> None:
+    stream, a = front.add()
+    front.table.process(
+        [token_output(a, b"one"), token_output(a, reason=FinishReason.ERROR, error="no luck")]
+    )
+    assert (await anext(stream)).outputs[0].text == "one"
+    with pytest.raises(EngineGenerateError, match="no luck"):
+        await anext(stream)
+    assert front.client.aborted == []
+    assert front.statistics.outcomes == {"failed": 1}
+
+
+async def test_a_death_is_told_to_every_stream_with_its_cause(front: Front) -> None:
+    streams = [front.add()[0] for _ in range(3)]
+    death = RuntimeError("device lost")
+    front.table.fail_all(death)
+    for stream in streams:
+        with pytest.raises(EngineDeadError, match="device lost") as caught:
+            await anext(stream)
+        assert caught.value.__cause__ is death
+    assert front.client.aborted == [], "the core is dead"
+    assert front.table.num_requests == 0
+
+
+async def test_any_number_of_tasks_may_wait_until_it_is_idle(front: Front) -> None:
+    added = [front.add() for _ in range(2)]
+    num_done = 0
+
+    async def wait() -> None:
+        nonlocal num_done
+        await front.table.wait_idle()
+        num_done += 1
+
+    async with anyio.create_task_group() as task_group:
+        for _ in range(3):
+            task_group.start_soon(wait)
+        for stream, _ in added:
+            await anyio.wait_all_tasks_blocked()
+            assert num_done == 0
+            stream.abort()
+    assert num_done == 3
