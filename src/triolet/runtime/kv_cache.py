@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triolet.args import EngineArgs
+from triolet.args import EngineArgs, flag_of
 from triolet.errors import UsageError
 from triolet.models.config import ModelConfig
 
@@ -89,24 +89,22 @@ def choose_num_blocks(
     length, but no more than 25 % of the available memory and 1 GiB (or one sequence, if that is larger) on
     a CPU, 90 % of it on a GPU. UsageError where one sequence does not fit; it says what would.
     """
-    num_fitting = available_bytes // config.bytes_per_block
     one_sequence = config.num_blocks_for(max_model_len)
     if args.num_kv_blocks is not None:
         param, num_blocks = "num_kv_blocks", args.num_kv_blocks
     elif args.kv_cache_bytes is not None:
         param, num_blocks = "kv_cache_bytes", args.kv_cache_bytes // config.bytes_per_block
     else:
-        wanted = args.max_num_seqs * one_sequence
-        num_blocks = min(wanted, _default_limit(config, one_sequence, available_bytes))
-        param = "max_model_len"
-    if num_blocks > num_fitting:
+        limit = _default_limit(config, one_sequence, available_bytes)
+        param, num_blocks = "max_model_len", min(limit, args.max_num_seqs * one_sequence)
+    if num_blocks * config.bytes_per_block > available_bytes:
         raise UsageError(
-            f"{param} asks for a KV cache of {num_blocks} blocks of {config.bytes_per_block} bytes, but "
-            f"only {available_bytes} bytes of memory are available, {num_fitting} blocks",
+            f"{param} ({flag_of(param)}) asks for a KV cache of {num_blocks * config.bytes_per_block} bytes, "
+            f"but only {available_bytes} bytes of memory are available; lower it",
             param=param,
         )
     if num_blocks < one_sequence:
-        raise _too_long_error(config, max_model_len, num_blocks)
+        raise _too_long_error(config, max_model_len, num_blocks, param)
     return num_blocks
 
 
@@ -118,14 +116,16 @@ def _default_limit(config: KVCacheConfig, one_sequence: int, available_bytes: in
     return min(share, max(one_sequence, CPU_DEFAULT_BYTES // config.bytes_per_block))
 
 
-def _too_long_error(config: KVCacheConfig, max_model_len: int, num_blocks: int) -> UsageError:
+def _too_long_error(config: KVCacheConfig, max_model_len: int, num_blocks: int, param: str) -> UsageError:
+    """What does not fit, and both ways out: a shorter context or a larger cache."""
+    one_sequence = config.num_blocks_for(max_model_len)
+    needed = one_sequence if param == "num_kv_blocks" else one_sequence * config.bytes_per_block
+    larger = f"{flag_of('kv_cache_bytes' if param == 'max_model_len' else param)} {needed}"
     longest = num_blocks * config.block_size
-    needed = config.num_blocks_for(max_model_len) * config.bytes_per_block
-    way_out = f"--max-model-len {longest} would fit" if longest else "not even one block fits"
+    shorter = f"the longest that fits is --max-model-len {longest}" if longest else "not one block fits"
     return UsageError(
-        f"max_model_len (--max-model-len) is {max_model_len} tokens, which takes {needed} bytes of KV cache, "
-        f"but the cache has {num_blocks} blocks of {config.block_size} tokens; {way_out}, or give "
-        f"--kv-cache-bytes {needed} where the memory allows",
+        f"max_model_len (--max-model-len) is {max_model_len} tokens, {one_sequence} KV blocks, but the cache "
+        f"has {num_blocks}: {shorter}; or make the cache larger with {larger}, where the memory allows it",
         param="max_model_len",
     )
 

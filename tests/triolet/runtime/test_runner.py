@@ -1,0 +1,275 @@
+"""The whole runtime on a tiny random model, against ``transformers``; and what goes wrong, on a toy."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tiny_models import build_tiny_model
+from tests.triolet.runtime.rows import make_row
+from torch import Tensor
+
+from triolet.args import EngineArgs
+from triolet.errors import UsageError
+from triolet.models.source import local_files
+from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.runtime.kv_cache import KVCacheTensors
+from triolet.runtime.runner import ModelRunner
+from triolet_kernels.ops import AttentionBatch
+
+NUM_GENERATED = 12
+PROMPT_LENGTHS = (30, 5, 17)
+ARGS = EngineArgs(
+    device="cpu", kernels="reference", block_size=8, num_kv_blocks=64, max_num_seqs=4, num_threads=1
+)
+
+
+@pytest.fixture(scope="module")
+def reference_model() -> Any:
+    return build_tiny_model("llama3")
+
+
+@pytest.fixture(scope="module")
+def model_path(reference_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runner") / "llama3"
+    reference_model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def runner(model_path: Path) -> Iterator[ModelRunner]:
+    runner = ModelRunner.load(local_files(model_path), ARGS, lambda phase: None)
+    yield runner
+    runner.close()
+
+
+def make_prompts() -> list[tuple[int, ...]]:
+    generator = torch.Generator().manual_seed(4)
+    return [tuple(torch.randint(160, (n,), generator=generator).tolist()) for n in PROMPT_LENGTHS]
+
+
+def greedy_of(model: Any, prompt: tuple[int, ...]) -> list[int]:
+    """Greedy continuation by ``transformers``, the whole sequence anew for each token."""
+    token_ids = list(prompt)
+    with torch.inference_mode():
+        for _ in range(NUM_GENERATED):
+            token_ids.append(int(model(torch.tensor([token_ids])).logits[0, -1].argmax()))
+    return token_ids[len(prompt) :]
+
+
+class Driver:
+    """Drives sequences through a runner, with blocks from a shuffled list."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        generator = torch.Generator().manual_seed(9)
+        self.free = torch.randperm(runner.num_blocks, generator=generator).tolist()
+        self.runner = runner
+        self.num_tokens: dict[int, int] = {}
+        self.num_blocks: dict[int, int] = {}
+
+    def row(self, slot: int, token_ids: tuple[int, ...], *, is_sampled: bool, **params: Any) -> PlanRow:
+        start, first = self.num_tokens.get(slot, 0), self.num_blocks.get(slot, 0)
+        self.num_tokens[slot] = start + (len(token_ids) or 1)
+        self.num_blocks[slot] = -(-self.num_tokens[slot] // self.runner.block_size)
+        added = tuple(self.free.pop() for _ in range(self.num_blocks[slot] - first))
+        return make_row(
+            token_ids,
+            slot=slot,
+            start=start,
+            first_new_block=first,
+            new_block_ids=added,
+            is_sampled=is_sampled,
+            **params,
+        )
+
+    def step(self, *rows: PlanRow) -> StepResult:
+        return self.runner.execute(StepPlan(step_id=7, rows=rows))
+
+
+def test_whole_prefill_then_known_tokens(runner: ModelRunner, reference_model: Any) -> None:
+    for slot, prompt in enumerate(make_prompts()):
+        driver = Driver(runner)
+        tokens: list[int] = []
+        given = prompt
+        for _ in range(NUM_GENERATED):
+            result = driver.step(driver.row(slot, given, is_sampled=True))
+            assert result.step_id == 7
+            tokens += result.token_ids
+            given = result.token_ids
+        assert tokens == greedy_of(reference_model, prompt)
+
+
+def test_chunked_prefill_unknown_tokens_and_company(runner: ModelRunner, reference_model: Any) -> None:
+    driver, prompts = Driver(runner), make_prompts()
+    slots, chunks = (2, 0, 3), (7, 5, 4)
+    tokens: dict[int, list[int]] = {slot: [] for slot in slots}
+    while any(len(part) < NUM_GENERATED for part in tokens.values()):
+        rows = []
+        for slot, prompt, chunk in zip(slots, prompts, chunks, strict=True):
+            done = driver.num_tokens.get(slot, 0)
+            part = prompt[done : done + chunk]
+            rows.append(driver.row(slot, part, is_sampled=done + len(part) >= len(prompt)))
+        rows.reverse()
+        result = driver.step(*rows)
+        sampled = [row.slot for row in rows if row.is_sampled]
+        for slot, token in zip(sampled, result.token_ids, strict=True):
+            tokens[slot].append(token)
+    for slot, prompt in zip(slots, prompts, strict=True):
+        assert tokens[slot][:NUM_GENERATED] == greedy_of(reference_model, prompt)
+
+
+def test_seeded_rows_do_not_depend_on_company(runner: ModelRunner) -> None:
+    prompts = make_prompts()
+    params: list[dict[str, Any]] = [
+        {"temperature": 1.0, "seed": 5},
+        {"temperature": 1.5, "top_p": 0.9, "seed": 6, "num_logprobs": 2},
+        {"temperature": 0.8, "top_k": 7, "seed": 7},
+    ]
+
+    def run(slots: list[int]) -> dict[int, list[int]]:
+        driver = Driver(runner)
+        tokens: dict[int, list[int]] = {slot: [] for slot in slots}
+        for step in range(NUM_GENERATED):
+            rows = [
+                driver.row(slot, () if step else prompts[slot], is_sampled=True, **params[slot])
+                for slot in slots
+            ]
+            for slot, token in zip(slots, driver.step(*rows).token_ids, strict=True):
+                tokens[slot].append(token)
+        return tokens
+
+    together = run([2, 0, 1])
+    for slot in range(3):
+        assert run([slot])[slot] == together[slot]
+
+
+def test_rows_that_sample_nothing_give_nothing(runner: ModelRunner) -> None:
+    driver = Driver(runner)
+    result = driver.step(driver.row(0, (1, 2, 3), is_sampled=False))
+    assert (result.token_ids, result.logprobs, result.errors) == ((), (), {})
+
+
+def test_bad_token_hurts_its_row_alone(runner: ModelRunner) -> None:
+    driver = Driver(runner)
+    expected = driver.step(driver.row(0, (1, 2, 3), is_sampled=True))
+    driver = Driver(runner)
+    result = driver.step(
+        driver.row(1, (4, 160, 5), is_sampled=False), driver.row(0, (1, 2, 3), is_sampled=True)
+    )
+    assert list(result.errors) == [0]
+    assert "160" in result.errors[0]
+    assert result.token_ids == expected.token_ids
+
+
+def test_load_tells_its_phases_and_its_numbers(model_path: Path) -> None:
+    phases: list[str] = []
+    runner = ModelRunner.load(local_files(model_path), ARGS, phases.append)
+    assert phases == ["loading weights", "allocating KV cache", "warming up"]
+    numbers = (runner.num_blocks, runner.block_size, runner.max_model_len, runner.vocab_size)
+    assert numbers == (64, 8, 256, 160)
+    runner.close()
+
+
+def test_load_leaves_torch_as_it_was(model_path: Path) -> None:
+    before = (torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    runner = ModelRunner.load(local_files(model_path), ARGS, lambda phase: None)
+    assert torch.get_num_threads() == 1
+    runner.close()
+    runner.close()
+    assert before == (torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    with pytest.raises(UsageError, match="--max-model-len 16"):
+        ModelRunner.load(
+            local_files(model_path),
+            EngineArgs(num_kv_blocks=2, block_size=8, num_threads=1),
+            lambda phase: None,
+        )
+    assert before == (torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+
+def test_close_gives_weights_and_cache_back(model_path: Path) -> None:
+    runner = ModelRunner.load(local_files(model_path), ARGS, lambda phase: None)
+    model, (keys, values) = weakref.ref(runner._model), map(weakref.ref, runner._kv_cache[0])
+    assert model() is not None
+    assert keys() is not None
+    runner.close()
+    gc.collect()
+    assert (model(), keys(), values()) == (None, None, None)
+
+
+@pytest.mark.parametrize("max_model_len", [1, 2, 8, 256])
+def test_warm_up_fits_any_context(model_path: Path, max_model_len: int) -> None:
+    args = EngineArgs(
+        device="cpu", block_size=8, max_model_len=max_model_len, num_kv_blocks=-(-max_model_len // 8)
+    )
+    ModelRunner.load(local_files(model_path), args, lambda phase: None).close()
+
+
+class Toy:
+    """Likes the token after the last one best; spoils the logits after a token above 90."""
+
+    def forward(
+        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, logit_rows: Tensor
+    ) -> Tensor:
+        last = token_ids[logit_rows]
+        logits = torch.zeros(len(last), 100)
+        logits[torch.arange(len(last)), (last + 1) % 100] = 1.0
+        logits[last > 90] = torch.nan
+        return logits
+
+
+def make_toy_runner() -> ModelRunner:
+    cache = ((torch.zeros(16, 1, 8, 4), torch.zeros(16, 1, 8, 4)),)
+    return ModelRunner(
+        Toy(), cache, vocab_size=100, max_model_len=64, max_num_seqs=4, device=torch.device("cpu")
+    )
+
+
+def test_errors_are_by_the_index_of_the_row_in_the_plan() -> None:
+    driver = Driver(make_toy_runner())
+    result = driver.step(
+        driver.row(0, (5, 6), is_sampled=False),
+        driver.row(1, (91,), is_sampled=True),
+        driver.row(2, (8, 9), is_sampled=True),
+    )
+    assert result.token_ids == (0, 10)
+    assert list(result.errors) == [1]
+    assert "not finite" in result.errors[1]
+
+
+def test_unknown_token_after_an_error_is_harmless() -> None:
+    driver = Driver(make_toy_runner())
+    driver.step(driver.row(1, (95,), is_sampled=True), driver.row(0, (20,), is_sampled=True))
+    result = driver.step(driver.row(1, (), is_sampled=True), driver.row(0, (), is_sampled=True))
+    assert result.token_ids == (1, 22)
+    assert result.errors == {}
+
+
+def test_unknown_tokens_are_those_of_the_last_step_that_sampled_in_the_slot() -> None:
+    driver = Driver(make_toy_runner())
+    driver.step(driver.row(0, (10,), is_sampled=True), driver.row(3, (30,), is_sampled=True))
+    driver.step(driver.row(0, (), is_sampled=True))
+    result = driver.step(driver.row(3, (), is_sampled=True), driver.row(0, (), is_sampled=True))
+    assert result.token_ids == (32, 13)
+
+
+@pytest.mark.model
+def test_real_model_knows_a_capital(smollm2_path: Path) -> None:
+    runner = ModelRunner.load(
+        local_files(smollm2_path),
+        EngineArgs(device="cpu", max_model_len=64, max_num_seqs=2, num_threads=2),
+        lambda phase: None,
+    )
+    driver = Driver(runner)
+    tokens: list[int] = []
+    given: tuple[int, ...] = (504, 3575, 282, 4649, 314)  # "The capital of France is"
+    for _ in range(3):
+        result = driver.step(driver.row(0, given, is_sampled=True, num_logprobs=1))
+        tokens += result.token_ids
+        given = ()
+    runner.close()
+    assert tokens == [7042, 30, 198]  # " Paris.\n"
