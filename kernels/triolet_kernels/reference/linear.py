@@ -13,7 +13,15 @@ from torch.nn import functional
 
 from triolet_kernels.quant import QuantTensor
 
-__all__ = ["PackedEmbedding", "PackedLinear", "embedding", "linear", "pack_embedding", "pack_linear"]
+__all__ = [
+    "PackedEmbedding",
+    "PackedLinear",
+    "as_float32",
+    "embedding",
+    "linear",
+    "pack_embedding",
+    "pack_linear",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ __all__ = ["Option", "OptionParser", "add_options", "collect_options", "options_
 
 Args = TypeVar("Args", bound=EngineArgs)
 
-_METAVARS: dict[type, str] = {int: "N", float: "X", Path: "PATH"}
+_METAVARS: dict[type, str] = {int: "N", float: "SECONDS", Path: "PATH"}
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -55,6 +55,11 @@ class Option:
         return flag_of(self.name)
 
     @property
+    def title(self) -> str:
+        """The group as a heading."""
+        return "HTTP" if self.group == "http" else self.group
+
+    @property
     def default_text(self) -> str | None:
         """How the default is shown; None where the help says what happens when the option is left out."""
         if self.default is None or self.default == ():
@@ -72,7 +77,7 @@ def options_of(cls: type[EngineArgs]) -> list[Option]:
 def _option(field: Field[Any], hint: Any, choices: tuple[str, ...] | None) -> Option:
     assert field.default is not MISSING, f"{field.name} has no default"
     kind, is_list = _value_type(hint)
-    metavar = field.metadata.get("metavar") or _METAVARS.get(kind, field.name.upper())
+    metavar = field.metadata.get("metavar") or _METAVARS.get(kind, field.name.rpartition("_")[2].upper())
     return Option(
         name=field.name,
         group=field.metadata["group"],
@@ -103,7 +108,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type[EngineArgs], *, omit:
         if option.name in omit:
             continue
         if option.group not in groups:
-            groups[option.group] = parser.add_argument_group(f"{option.group} options")
+            groups[option.group] = parser.add_argument_group(f"{option.title} options")
         _add_option(groups[option.group], option)
 
 

@@ -21,7 +21,7 @@ from triolet.request import MAX_SEED, Request, SamplingParams
 from triolet.text.chat_template import ChatTemplate
 from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["InputProcessor", "Prompt"]
+__all__ = ["InputProcessor", "Prompt", "SeedSource"]
 
 Prompt = str | Sequence[int]
 

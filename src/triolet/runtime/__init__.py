@@ -1,0 +1,1 @@
+"""Runs step plans on a device: batches, KV cache, sampling. Knows no event loop and no text."""

@@ -16,7 +16,15 @@ from triolet.request import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from triolet.web.body import decode_json
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields
 
-__all__ = ["ChatBody", "CompletionBody", "GenerationBody", "Message", "StreamOptions", "decode_body"]
+__all__ = [
+    "ChatBody",
+    "CompletionBody",
+    "ContentPart",
+    "GenerationBody",
+    "Message",
+    "StreamOptions",
+    "decode_body",
+]
 
 MAX_PROMPTS = 128
 ROLES = frozenset({"system", "developer", "user", "assistant"})

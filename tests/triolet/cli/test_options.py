@@ -44,7 +44,7 @@ def test_help_shows_defaults_choices_and_groups() -> None:
     parser = OptionParser(prog="test")
     add_options(parser, ServeArgs)
     text = " ".join(parser.format_help().split())
-    assert "http options:" in text
+    assert "HTTP options:" in text
     assert "--backend {asyncio,trio}" in text
     assert "(default: 8000)" in text
     assert "(default: None)" not in text
@@ -57,7 +57,7 @@ def test_help_shows_defaults_choices_and_groups() -> None:
         (["--backend", "gevent"], "choose from"),
         (["--max-num", "3"], "unrecognized arguments"),
         (["--port", "70000"], "port (--port) must be in [0, 65535]"),
-        (["--max-num-seqs", "0"], "max_num_seqs (--max-num-seqs) must be an integer, 1 or more"),
+        (["--max-num-seqs", "0"], "max_num_seqs (--max-num-seqs) must be 1 or more"),
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(argv: list[str], message: str) -> None:
