@@ -12,15 +12,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
-from hypercorn.config import Config
 
 from triolet.args import ServeArgs
 from triolet.web.app import create_app
+from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, open_listener
 from triolet.web.middleware import OpenRequests
 from triolet.web.serving_engine import ServingEngine
@@ -31,10 +31,7 @@ logger = logging.getLogger("triolet.web")
 
 FLUSH_SECONDS = 2.0
 """How long the last events of requests that were ended may take to be written."""
-GRACEFUL_SECONDS = 1.0
-"""How long the HTTP server may take to close its connections."""
 ENGINE_STOP_SECONDS = 10.0
-KEEP_ALIVE_SECONDS = 30.0
 
 
 async def serve(args: ServeArgs) -> int:
@@ -86,6 +83,11 @@ class Server:
     def is_leaving(self) -> bool:
         """Whether the server is on its way out."""
         return self._is_leaving
+
+    @property
+    def num_open_requests(self) -> int:
+        """HTTP requests being answered."""
+        return self._requests.num_open
 
     async def run(self) -> int:
         """The exit code. Whatever happens, no task, request or socket is left behind."""
@@ -141,9 +143,7 @@ class Server:
 
     async def _run_http(self) -> None:
         try:
-            await _hypercorn_serve(self._args.backend)(
-                self._app, _hypercorn_config(self._listener), shutdown_trigger=self._must_close_http.wait
-            )
+            await serve_http(self._app, self._listener, self._args.backend, self._must_close_http.wait)
         finally:
             self._is_http_closed.set()
 
@@ -177,33 +177,6 @@ class _WhenReady(TaskStatus[None]):
 
     def started(self, value: None = None) -> None:
         self._callback()
-
-
-def _hypercorn_serve(backend: str) -> Callable[..., Awaitable[None]]:
-    # Hypercorn wants another entry point for each loop.
-    if backend == "trio":
-        import hypercorn.trio
-
-        from triolet.web.fast_write import install_fast_write
-
-        install_fast_write()
-        return hypercorn.trio.serve
-    import hypercorn.asyncio
-
-    return hypercorn.asyncio.serve
-
-
-def _hypercorn_config(listener: socket.socket) -> Config:
-    errors = logging.getLogger("triolet.web.hypercorn")
-    errors.setLevel(logging.WARNING)
-    config = Config()
-    # Hypercorn owns the descriptor from here on: once it has closed it, nothing is accepted and forgotten.
-    config.bind = [f"fd://{listener.detach()}"]
-    config.errorlog = errors
-    config.graceful_timeout = GRACEFUL_SECONDS
-    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-    config.include_server_header = False
-    return config
 
 
 def _cause(error: BaseException) -> str:

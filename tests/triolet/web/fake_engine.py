@@ -7,6 +7,7 @@ It follows :class:`triolet.web.serving_engine.ServingEngine` and needs no model.
 from __future__ import annotations
 
 import codecs
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ class FakeStream:
         self._engine = engine
         self._params = params
         self._tokens = list(engine.reply.encode())
-        self._num_given = 0
+        self.num_given = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._changed = anyio.Event()
         self._ending: FinishReason | Exception | None = None
@@ -77,7 +78,7 @@ class FakeStream:
     @property
     def _is_ready(self) -> bool:
         hold_at = self._engine.hold_at
-        return self._is_ended or self._ending is not None or hold_at is None or self._num_given < hold_at
+        return self._is_ended or self._ending is not None or hold_at is None or self.num_given < hold_at
 
     async def __anext__(self) -> RequestOutput:
         await self.wait_ready()
@@ -92,18 +93,19 @@ class FakeStream:
         return self._next_token()
 
     def _next_token(self) -> RequestOutput:
-        start = self._num_given
-        self._num_given = min(start + self._engine.tokens_per_output, len(self._tokens), self._limit)
+        start = self.num_given
+        self.num_given = min(start + self._engine.tokens_per_output, len(self._tokens), self._limit)
         finish_reason = None
-        if self._num_given == len(self._tokens) and not self._engine.is_endless:
+        if self.num_given == len(self._tokens) and not self._engine.is_endless:
             finish_reason = FinishReason.STOP
-        elif self._num_given == self._limit:
+        elif self.num_given == self._limit:
             finish_reason = FinishReason.LENGTH
-        elif self._num_given == len(self._tokens):
-            self._num_given = 0
+        elif self.num_given == len(self._tokens):
+            self.num_given = 0
         if finish_reason is not None:
             self._leave()
-        return self._output(self._tokens[start : self._num_given or len(self._tokens)], finish_reason)
+        self._engine.notify()
+        return self._output(self._tokens[start : self.num_given or len(self._tokens)], finish_reason)
 
     @property
     def _limit(self) -> int:
@@ -126,7 +128,7 @@ class FakeStream:
             outputs=[completion],
             is_finished=finish_reason is not None,
             seed=1234 if self._params.seed is None else self._params.seed,
-            num_output_tokens=self._num_given,
+            num_output_tokens=self.num_given,
             timings=RequestTimings(arrived=0.0),
         )
 
@@ -197,7 +199,7 @@ class FakeEngine:
             raise self._break_with
         if not self._is_stopping:
             self.state = EngineState.READY
-            self._notify()
+            self.notify()
             task_status.started()
         await self._until(lambda: self._is_stopping or self._death is not None)
         if self._death is not None:
@@ -207,11 +209,11 @@ class FakeEngine:
 
     def finish_loading(self) -> None:
         self._is_loading_held = False
-        self._notify()
+        self.notify()
 
     def stop(self) -> None:
         self._is_stopping = True
-        self._notify()
+        self.notify()
 
     def die(self, cause: str) -> None:
         self._die(EngineDeadError(cause))
@@ -220,7 +222,7 @@ class FakeEngine:
         self._death = error
         self.state = EngineState.DEAD
         self._end_all(error)
-        self._notify()
+        self.notify()
 
     def health(self) -> EngineHealth:
         is_starting = self.state is EngineState.STARTING
@@ -296,6 +298,12 @@ class FakeEngine:
         """Until ``count`` requests are under way."""
         await self._until(lambda: self.num_open == count)
 
+    async def wait_held(self) -> None:
+        """Until a request is under way and each one waits where ``hold_at`` says."""
+        await self._until(
+            lambda: self.num_open > 0 and all(stream.num_given == self.hold_at for stream in self._live())
+        )
+
     async def wait_ready(self) -> None:
         await self._until(lambda: self.state is EngineState.READY)
 
@@ -314,16 +322,14 @@ class FakeEngine:
     # ---- the streams, held weakly so that one that is let go is noticed
 
     def _register(self, stream: FakeStream) -> None:
-        import weakref
-
         self._streams[id(stream)] = weakref.ref(stream)
         self.num_open += 1
-        self._notify()
+        self.notify()
 
     def leave(self, stream: FakeStream) -> None:
         self._streams.pop(id(stream), None)
         self.num_open -= 1
-        self._notify()
+        self.notify()
 
     def _live(self) -> list[FakeStream]:
         return [stream for stream in (ref() for ref in list(self._streams.values())) if stream is not None]
@@ -332,7 +338,7 @@ class FakeEngine:
         for stream in self._live():
             stream.end(ending)
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -28,6 +28,7 @@ class Running:
     client: httpx.AsyncClient
     lines: list[str]
     exits: list[int]
+    is_over: anyio.Event = field(default_factory=anyio.Event)
     exit_code: int | None = None
 
     async def connect(self) -> SocketStream:
@@ -58,11 +59,10 @@ async def serving(
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as client:
         running = Running(server, engine, port, client, lines, exits)
         async with anyio.create_task_group() as group:
-            is_over = anyio.Event()
 
             async def run() -> None:
                 running.exit_code = await server.run()
-                is_over.set()
+                running.is_over.set()
 
             group.start_soon(run)
             with anyio.fail_after(30):
@@ -73,9 +73,9 @@ async def serving(
                 yield running
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(30):
-                    if not is_over.is_set() and not server.is_leaving:
+                    if not running.is_over.is_set() and not server.is_leaving:
                         await server.drain()
-                    await is_over.wait()
+                    await running.is_over.wait()
                 group.cancel_scope.cancel()
 
 

@@ -1,0 +1,82 @@
+"""Hypercorn on either event loop, on a listening socket of our own; what is peculiar to its workers.
+
+Knows neither the engine nor the routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypercorn.config import Config
+from quart import Quart
+
+from triolet.args import Backend
+
+__all__ = ["GRACEFUL_SECONDS", "serve_http"]
+
+GRACEFUL_SECONDS = 1.0
+"""How long connections get to close once the server has been told to stop."""
+KEEP_ALIVE_SECONDS = 30.0
+
+
+async def serve_http(
+    app: Quart, listener: socket.socket, backend: Backend, must_stop: Callable[[], Awaitable[Any]]
+) -> None:
+    """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten."""
+    config = _config(listener)
+    if backend == "trio":
+        import hypercorn.trio
+
+        from triolet.web.fast_write import install_fast_write
+
+        install_fast_write()
+        await hypercorn.trio.serve(app, config, shutdown_trigger=must_stop)
+    else:
+        import hypercorn.asyncio
+
+        with _vanished_peers_are_no_errors():
+            await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
+
+
+def _config(listener: socket.socket) -> Config:
+    errors = logging.getLogger("triolet.web.hypercorn")
+    errors.setLevel(logging.WARNING)
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.errorlog = errors
+    config.graceful_timeout = GRACEFUL_SECONDS
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.include_server_header = False
+    return config
+
+
+@contextmanager
+def _vanished_peers_are_no_errors() -> Iterator[None]:
+    """Keep two things that are no errors from being reported as such while the asyncio worker runs.
+
+    A peer that vanished makes the worker's task end in an ``OSError``, and Python 3.11 asks a connection's
+    task for its exception though it was cancelled. Everything else goes to the handler that was there before.
+    """
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "transport" in context and isinstance(context.get("exception"), OSError):
+            return
+        if isinstance(context.get("exception"), asyncio.CancelledError):
+            return
+        if before is None:
+            loop.default_exception_handler(context)
+        else:
+            before(loop, context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)

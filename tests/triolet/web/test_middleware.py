@@ -1,0 +1,95 @@
+"""Connections that end when they should, and requests that the server can end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
+
+from triolet.web.middleware import FinalSendShield, OpenRequests
+
+pytestmark = pytest.mark.anyio
+BODY = {"prompt": "hi", "max_tokens": 4}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    "options", [{"headers": "Connection: close\r\n"}, {"version": "1.0"}], ids=["close", "http/1.0"]
+)
+async def test_a_closing_connection_gets_its_end(
+    anyio_backend_name: str, options: dict[str, str], is_streamed: bool
+) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(request_bytes("/v1/completions", BODY | {"stream": is_streamed}, **options))
+        received = await read_to_end(stream)
+    assert b"200" in received.splitlines()[0]
+    assert b"finish_reason" in received
+
+
+async def test_a_kept_connection_is_used_again_and_closed_when_the_server_stops(
+    anyio_backend_name: str,
+) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        for _ in range(3):
+            await stream.send(request_bytes("/v1/completions", BODY | {"stream": True}))
+            await read_until(stream, b"[DONE]\n\n\r\n0\r\n\r\n")
+        with anyio.fail_after(2):
+            await running.server.drain()
+        assert await read_to_end(stream) == b""
+
+
+async def test_the_last_send_is_finished_though_the_handler_is_cancelled() -> None:
+    sent: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with anyio.CancelScope() as cancelled:
+            cancelled.cancel()
+            await send({"type": "http.response.body", "more_body": False})
+
+    async def send(message: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        sent.append(message["type"])
+
+    await FinalSendShield(app)({"type": "http"}, None, send)  # type: ignore[arg-type]
+    assert sent == ["http.response.body"]
+
+
+async def test_open_requests_are_counted_awaited_and_ended() -> None:
+    messages: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        messages.append((await receive())["type"])
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    async def start() -> None:
+        await requests({"type": "http"}, receive, None)  # type: ignore[arg-type]
+
+    requests = OpenRequests(app)
+    await requests.wait_idle()
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        group.start_soon(start)
+        await anyio.wait_all_tasks_blocked()
+        assert requests.num_open == 2
+        requests.disconnect_all()
+        await requests.wait_idle()
+        group.start_soon(start)
+    assert requests.num_open == 0
+    assert messages == ["http.disconnect"] * 3
+
+
+async def test_a_request_whose_body_never_comes_does_not_outlive_the_server(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(request_bytes("/v1/completions", BODY)[:-3])
+        await anyio.wait_all_tasks_blocked()
+        assert (await running.client.get("/live")).status_code == 200
+        assert running.server.num_open_requests >= 1
+        with anyio.fail_after(5):
+            await running.server.drain()
+        assert running.server.num_open_requests == 0
+    assert running.exits == []
