@@ -40,7 +40,7 @@ def token_weights(logits: Row, highest: np.float32, temperature: float) -> Row:
     with np.errstate(over="ignore"):
         scaled: Row = logits - highest
         if temperature != 1:
-            scaled /= np.float32(max(temperature, MIN_TEMPERATURE))
+            scaled *= np.float32(1 / max(temperature, MIN_TEMPERATURE))
     np.exp(scaled, out=scaled)
     return scaled
 
@@ -51,8 +51,8 @@ def draw(logits: Row, highest: np.float32, temperature: float, uniform: float) -
     Sums over groups of tokens find the group first, so that only one group's running sum is needed.
     """
     weights = token_weights(logits, highest, temperature)
-    sums = np.add.reduceat(weights, np.arange(0, len(weights), GROUP_SIZE), dtype=np.float64)
-    running = sums.cumsum()
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), GROUP_SIZE))
+    running = sums.cumsum(dtype=np.float64)
     target = uniform * running[-1]
     group = _passed_at(running, target)
     inner = weights[group * GROUP_SIZE : (group + 1) * GROUP_SIZE].cumsum(dtype=np.float64)
@@ -74,7 +74,7 @@ def draw_filtered(
     length = top_k or FIRST_PREFIX
     total = None
     if top_p < 1 and not top_k:
-        total = token_weights(logits, highest, temperature).sum(dtype=np.float64)
+        total = token_weights(logits, highest, temperature).sum()
     while True:
         length = min(length, most)
         token_ids = top_candidates(logits, length)
