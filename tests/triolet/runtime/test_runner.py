@@ -261,7 +261,7 @@ def test_unknown_tokens_are_those_of_the_last_step_that_sampled_in_the_slot() ->
 def test_real_model_knows_a_capital(smollm2_path: Path) -> None:
     runner = ModelRunner.load(
         local_files(smollm2_path),
-        EngineArgs(device="cpu", max_model_len=64, max_num_seqs=2, num_threads=2),
+        EngineArgs(device="cpu", max_model_len=64, max_num_seqs=2, num_threads=1),
         lambda phase: None,
     )
     driver = Driver(runner)
