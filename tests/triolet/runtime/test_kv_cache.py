@@ -146,10 +146,10 @@ def test_memory_is_taken_when_written_and_given_back() -> None:
     cache = allocate_kv_cache(cache_config(num_layers=1), 300_000)
     key = weakref.ref(cache[0][0])
     assert cache[0][0].nbytes > 3 * GIB
-    assert resident_bytes() - before < GIB // 16
-    cache[0][0].view(-1)[: GIB // 4] = 1
-    assert resident_bytes() - before > GIB // 4
+    assert resident_bytes() - before < GIB // 32
+    cache[0][0].view(-1)[: GIB // 16] = 1
+    assert resident_bytes() - before > GIB // 16
     del cache
     gc.collect()
     assert key() is None
-    assert resident_bytes() - before < GIB // 16
+    assert resident_bytes() - before < GIB // 32
