@@ -1,27 +1,15 @@
 from __future__ import annotations
 
-import os
-import socket
 import sys
 from pathlib import Path
 
 import pytest
-from bench.compare import Settings, ratios, run_rounds
-from bench.report import median_rows
 from bench.servers import Server, llama_server, running, triolet_server
-
-
-def canned(name: str) -> Server:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    code = f"from tests.openai_server import serve_forever; serve_forever({port})"
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return Server(name, (sys.executable, "-c", code), port, "/ready", environment)
+from tests.bench.canned_process import canned_process
 
 
 def test_a_server_runs_inside_the_block_only(tmp_path: Path) -> None:
-    server = canned("canned")
+    server = canned_process("canned")
     with running(server, log=tmp_path / "log") as process:
         assert process.resident_bytes() > 2**20
         assert process.seconds_to_ready > 0
@@ -36,19 +24,6 @@ def test_a_server_that_ends_shows_its_last_words(tmp_path: Path) -> None:
         running(server, log=tmp_path / "l"),
     ):
         pass
-
-
-def test_rounds_take_turns_and_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = Settings(
-        num_rounds=2, concurrencies=(2,), requests_per_client=1, answer_tokens=5, num_long_prompts=2
-    )
-    rows = run_rounds([lambda: canned("ours"), lambda: canned("theirs")], settings, tmp_path)
-    assert [row["server"] for row in rows] == ["ours", "ours", "theirs", "theirs"] * 2
-    medians = median_rows(rows, ("server", "workload", "concurrency"))
-    compared = ratios(medians, "ours", "theirs")
-    assert [row["workload"] for row in compared] == ["answer", "prompt"]
-    for row in compared:
-        assert row["ratio"] == row["ours"] / row["theirs"]
 
 
 def test_both_servers_are_started_on_the_same_threads_and_slots() -> None:

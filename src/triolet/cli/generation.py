@@ -78,9 +78,10 @@ def open_model(namespace: argparse.Namespace) -> Iterator[TextModel]:
     if namespace.offline:
         set_up_logging("info")
         from triolet.cli.local import LocalModel
+        from triolet.llm_engine import LLMEngine
 
-        with LocalModel(collect_options(EngineArgs, namespace)) as model:
-            yield model
+        with LLMEngine(collect_options(EngineArgs, namespace)) as engine:
+            yield LocalModel(engine)
         return
     for field in fields(EngineArgs):
         if field.name != "model" and hasattr(namespace, field.name):

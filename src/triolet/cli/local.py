@@ -1,19 +1,18 @@
 """A model loaded into this process, behind the same two calls as a remote one.
 
-The engine, and with it torch, is imported only when one is opened.
+Knows neither the command line nor torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from triolet.errors import EngineGenerateError
 from triolet.request import FinishReason, RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
-    from triolet.args import EngineArgs
+    from triolet.llm_engine import LLMEngine
 
 __all__ = ["LocalModel"]
 
@@ -21,12 +20,10 @@ _REQUEST_ID = "cli"
 
 
 class LocalModel:
-    """The model that ``args`` name. A context manager: leaving it gives the memory back."""
+    """Text from an engine that somebody else opens and closes."""
 
-    def __init__(self, args: EngineArgs) -> None:
-        from triolet.llm_engine import LLMEngine
-
-        self._engine = LLMEngine(args)
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Generator[str, None, None]:
         """The continuation of ``prompt``, piece by piece. Raises :class:`~triolet.errors.RequestError`."""
@@ -49,14 +46,6 @@ class LocalModel:
                     yield output.outputs[0].text
         finally:
             self._engine.abort_request(_REQUEST_ID)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._engine.close()
 
 
 def _sampling_params(options: Mapping[str, Any]) -> SamplingParams:

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bench.compare import Settings, ratios, run_rounds
+from bench.report import median_rows
+from tests.bench.canned_process import canned_process
+
+from bench import compare
+
+
+def test_rounds_take_turns_and_are_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Settings(
+        num_rounds=2, concurrencies=(2,), requests_per_client=1, answer_tokens=5, num_long_prompts=2
+    )
+    rows = run_rounds([lambda: canned_process("ours"), lambda: canned_process("theirs")], settings, tmp_path)
+    assert [row["server"] for row in rows] == ["ours", "ours", "theirs", "theirs"] * 2
+    medians = median_rows(rows, ("server", "workload", "concurrency"))
+    compared = ratios(medians, "ours", "theirs")
+    assert [row["workload"] for row in compared] == ["answer", "prompt"]
+    for row in compared:
+        assert row["ratio"] == row["ours"] / row["theirs"]
+
+
+def test_the_whole_program_writes_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "_RESULTS", tmp_path)
+    monkeypatch.setattr(compare, "triolet_server", lambda *_, **__: canned_process("triolet"))
+    monkeypatch.setattr(compare, "llama_server", lambda *_, **__: canned_process("llama-server"))
+    bench = tmp_path / "llama-bench"
+    bench.write_text("#!/bin/sh\necho '[{\"avg_ts\": 283.5}]'\n")
+    bench.chmod(0o755)
+    arguments = ["--model", "m.gguf", "--llama-server", str(tmp_path / "llama-server"), "--name", "smoke"]
+    code = compare.main([*arguments, "--rounds", "1", "--concurrency", "1", "--requests-per-client", "1"])
+    assert code == 0
+    content = json.loads((tmp_path / "smoke.json").read_text())
+    assert content["settings"]["llama_bench_pp512"] == 283.5
+    assert {row["server"] for row in content["rows"]} == {"triolet", "llama-server"}
+    assert (tmp_path / "smoke.csv").exists()
+    assert (tmp_path / "smoke.svg").exists()
+    assert "283.5 tok/s" in capsys.readouterr().out
