@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,8 @@ import torch
 from bench.perplexity import TEXT, load, perplexity
 from torch import Tensor
 
-from triolet.args import DEFAULT_MODEL
 from triolet.models.config import ModelConfig, RopeConfig
-from triolet.models.source import ModelFiles, resolve_model
+from triolet.models.source import local_files
 from triolet.text.tokenizer import load_tokenizer
 from triolet_kernels.ops import AttentionBatch, preferred_dtype
 
@@ -60,14 +60,10 @@ def test_a_lone_token_at_the_end_predicts_nothing() -> None:
     assert model.runs == [33, 33]
 
 
-@pytest.fixture(scope="module")
-def files() -> ModelFiles:
-    return resolve_model(DEFAULT_MODEL)
-
-
 @pytest.mark.model
 @pytest.mark.slow
-def test_the_fast_mode_is_within_one_percent_of_float32(files: ModelFiles) -> None:
+def test_the_fast_mode_is_within_one_percent_of_float32(smollm2_path: Path) -> None:
+    files = local_files(smollm2_path)
     text = TEXT.read_text(encoding="utf-8")
     token_ids = load_tokenizer(files).encode(text, add_special_tokens=False)[:1024]
     values = []

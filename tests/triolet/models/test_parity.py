@@ -19,6 +19,8 @@ from triolet.models.loader import load_model
 from triolet.models.source import local_files
 from triolet_kernels.ops import Ops, select_ops
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 LIMIT = 1e-4
 LENGTHS = (57, 1, 23, 8)
@@ -48,15 +50,6 @@ def make_prompts(vocab_size: int) -> list[list[int]]:
 def compute_logits(model: Any, prompts: list[list[int]]) -> list[Tensor]:
     with torch.inference_mode():
         return [model(torch.tensor([prompt])).logits[0] for prompt in prompts]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices this small are slower in several threads."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module", params=TINY_MODELS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +11,19 @@ import torch
 import transformers
 from tests.paged import PagedModel
 
-from triolet.args import DEFAULT_MODEL
 from triolet.models.checkpoint import open_checkpoint
 from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
-from triolet.models.source import ModelFiles, resolve_model
+from triolet.models.source import ModelFiles, local_files
 from triolet.text.tokenizer import load_tokenizer
 from triolet_kernels.ops import select_ops
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 CPU = torch.device("cpu")
 NUM_TOKENS = 64
@@ -63,8 +68,8 @@ def load_theirs(files: ModelFiles) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
-    files = resolve_model(DEFAULT_MODEL)
+def pair(smollm2_path: Path) -> Pair:
+    files = local_files(smollm2_path)
     ops = select_ops(CPU, is_reference=True)
     with open_checkpoint(files) as checkpoint:
         ours = load_model(checkpoint, ops, dtype=torch.float32, device=CPU)
