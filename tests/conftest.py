@@ -31,6 +31,14 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def byte_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a real model of random weights, whose tokens are bytes."""
+    from tests.byte_llama import write_byte_llama
+
+    return write_byte_llama(tmp_path_factory.mktemp("byte-llama") / "bytes", chat_template=CHAT_TEMPLATE)
+
+
+@pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The default model's GGUF file, fetched once."""
     from triolet.models.source import resolve_model

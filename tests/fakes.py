@@ -16,13 +16,13 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient
-from triolet.core.engine_core import EngineCore
+from triolet.core.engine_core import CoreFactory, EngineCore
 from triolet.core.service import CoreService
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenLogprobs
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 
-__all__ = ["EOS_ID", "FakeRunner", "fake_client", "fake_core", "write_byte_model"]
+__all__ = ["EOS_ID", "FakeRunner", "fake_client", "fake_core", "fake_core_factory", "write_byte_model"]
 
 VOCAB_SIZE = 258
 BOS_ID = 256
@@ -108,6 +108,15 @@ def fake_client(runner: FakeRunner, *, depth: int = 1) -> ClientFactory:
 
     def make(args: EngineArgs, files: object, on_phase: Callable[[str], None]) -> EngineClient:
         return CoreService(partial(fake_core, runner, args), depth=depth)
+
+    return make
+
+
+def fake_core_factory(runner: FakeRunner) -> CoreFactory:
+    """What ``LLM(core_factory=…)`` takes, for a fake runner."""
+
+    def make(args: EngineArgs, files: object, on_phase: Callable[[str], None]) -> EngineCore:
+        return fake_core(runner, args)
 
     return make
 

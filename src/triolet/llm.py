@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,8 @@ from triolet.llm_engine import LLMEngine
 from triolet.request import RequestOutput, RequestOutputKind, SamplingParams
 
 __all__ = ["LLM"]
+
+SECONDS_BETWEEN_DRAWINGS = 0.1
 
 Conversation = Sequence[Mapping[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -48,7 +50,7 @@ class LLM:
         Raises InvalidRequestError when a prompt, a parameter or the number of parameters is wrong; then
         nothing has been run.
         """
-        many = [prompts] if _is_prompt(prompts) else list(prompts)
+        many = [prompts] if _is_one(prompts, int) else prompts
         return self._run(many, sampling_params, self._engine.add_request, use_tqdm)
 
     def chat(
@@ -59,8 +61,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template."""
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
-        many = [messages] if is_one else list(messages)
+        many = [messages] if _is_one(messages, Mapping) else messages
         return self._run(many, sampling_params, self._engine.add_chat_request, use_tqdm)
 
     def close(self) -> None:
@@ -96,44 +97,71 @@ class LLM:
 
     def _run_to_end(self, num_requests: int, use_tqdm: bool) -> dict[str, RequestOutput]:
         finished: dict[str, RequestOutput] = {}
-        num_tokens = 0
-        with _progress(use_tqdm) as progress:
-            task = progress.add_task("Processed prompts", total=num_requests, speed="") if progress else None
+        with _ProgressBar(num_requests, is_shown=use_tqdm) as bar:
             while self._engine.has_unfinished_requests():
-                for output in self._engine.step():
-                    finished[output.request_id] = output
-                    num_tokens += output.num_output_tokens
-                if progress is not None and task is not None:
-                    elapsed = progress.tasks[task].elapsed or 1e-9
-                    progress.update(task, completed=len(finished), speed=f"{num_tokens / elapsed:.0f} tok/s")
+                outputs = self._engine.step()
+                finished.update((output.request_id, output) for output in outputs)
+                bar.advance(outputs)
         return finished
 
 
-def _progress(is_shown: bool) -> AbstractContextManager[Progress | None]:
-    if not is_shown:
-        return nullcontext()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[speed]}"),
-    )
-    # The standard output is the caller's.
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+class _ProgressBar:
+    """Requests done and tokens per second, on the standard error if that is a terminal. Has no thread."""
+
+    def __init__(self, num_requests: int, *, is_shown: bool) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[speed]}"),
+        )
+        console = Console(stderr=True)  # the standard output is the caller's
+        is_disabled = not (is_shown and console.is_terminal)
+        self._progress = Progress(
+            *columns, console=console, transient=True, auto_refresh=False, disable=is_disabled
+        )
+        self._task = self._progress.add_task("Processed prompts", total=num_requests, speed="")
+        self._num_tokens = 0
+        self._began = self._drawn = time.monotonic()
+
+    def advance(self, outputs: Sequence[RequestOutput]) -> None:
+        """Count finished requests; draw anew ten times a second at most."""
+        now = time.monotonic()
+        self._num_tokens += sum(output.num_output_tokens for output in outputs)
+        speed = f"{self._num_tokens / max(now - self._began, 1e-9):.0f} tok/s"
+        self._progress.update(self._task, advance=len(outputs), speed=speed)
+        if now - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
+            self._progress.refresh()
+            self._drawn = now
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
 
 
-def _is_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+def _is_one(values: Any, part: type) -> bool:
+    """Whether these are not several but one: text, a list of parts, or something of no use at all."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        return True
+    return len(values) > 0 and isinstance(values[0], part)
 
 
-def _params_for(params: Params, num_prompts: int) -> list[SamplingParams]:
+def _params_for(params: Params, num_prompts: int) -> Sequence[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * num_prompts
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise InvalidRequestError(
+            "sampling_params: must be SamplingParams or a list of them", param="sampling_params"
+        )
     if len(params) != num_prompts:
         raise InvalidRequestError(
             f"The lengths of prompts ({num_prompts}) and sampling_params ({len(params)}) must be the same.",
             param="sampling_params",
         )
-    return list(params)
+    return params

@@ -81,3 +81,16 @@ def test_close_closes_the_runner() -> None:
     runner = FakeRunner()
     fake_core(runner).close()
     assert runner.is_closed
+
+
+def test_reset_drops_everything_even_a_plan_under_way() -> None:
+    core = fake_core(FakeRunner())
+    for number in range(3):
+        core.add(request(number))
+    assert core.schedule() is not None
+    core.reset()
+    core.check_integrity()
+    assert not core.has_unfinished
+    assert core.statistics().num_free_blocks == core.statistics().num_blocks
+    core.add(request(0))
+    assert len(run(core)) == 4
