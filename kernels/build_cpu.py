@@ -1,8 +1,8 @@
 """Compiles the CPU kernels: a hatchling hook for the wheel target, and a script for a checkout.
 
 ``python kernels/build_cpu.py`` compiles in place. In a wheel or editable build hatchling runs the same;
-without a working compiler the wheel is a pure one, and says so. ``CXX`` names the compiler.
-This file must not need anything but the standard library and, as a hook, hatchling.
+without a working compiler the wheel is a pure one, and says so. ``CXX`` names the compiler,
+``CXXFLAGS`` adds flags. This file must not need anything but the standard library and, as a hook, hatchling.
 """
 
 from __future__ import annotations
@@ -50,35 +50,33 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
     Raises BuildError.
     """
     compiler = _find_compiler(environment)
-    sources = root / "kernels" / "triolet_kernels" / "cpu"
+    flags = [*COMMON_FLAGS, *shlex.split(environment.get("CXXFLAGS", ""))]
     library = root / LIBRARY
-    variants = X86_VARIANTS if machine in ("x86_64", "AMD64") else {"portable": ""}
     with tempfile.TemporaryDirectory() as scratch:
+        units = [
+            (source, variant, variant_flags.split(), f"{scratch}/{source.stem}_{variant}.o")
+            for source in sorted(library.parent.glob("*.cpp"))
+            for variant, variant_flags in _variants(source, machine).items()
+        ]
         commands = [
-            [
-                *compiler,
-                *COMMON_FLAGS,
-                *flags.split(),
-                f"-DTRIOLET_ISA={name}",
-                "-c",
-                str(source),
-                "-o",
-                output,
-            ]
-            for source in sorted(sources.glob("*.cpp"))
-            for name, flags in (variants.items() if source.stem != "cpuid" else [("portable", "")])
-            for output in [f"{scratch}/{source.stem}_{name}.o"]
+            [*compiler, *flags, *extra, f"-DTRIOLET_ISA={variant}", "-c", str(source), "-o", target]
+            for source, variant, extra, target in units
         ]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             list(pool.map(_run, commands))
-        objects = [command[-1] for command in commands]
         linked = f"{scratch}/{library.name}"
-        _run([*compiler, "-shared", "-Wl,-s", *objects, "-o", linked])
+        _run([*compiler, "-shared", "-Wl,-s", *(target for *_, target in units), "-o", linked])
         # Replaced in one move: a process that has the old library mapped keeps it.
         staged = library.with_suffix(".so.new")
         shutil.copyfile(linked, staged)
         staged.replace(library)
     return library
+
+
+def _variants(source: Path, machine: str) -> Mapping[str, str]:
+    """Name and flags of each variant in which ``source`` is compiled."""
+    is_dispatched = machine in ("x86_64", "AMD64") and source.stem != "cpuid"
+    return X86_VARIANTS if is_dispatched else {"portable": ""}
 
 
 def _find_compiler(environment: Mapping[str, str]) -> list[str]:

@@ -145,7 +145,11 @@ def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
     try:
         return CpuOps(NativeLibrary.open(os.environ))
     except NativeError as error:
-        logger.warning("%s: running on torch alone, which is slow; see kernels/build_cpu.py", error)
+        logger.warning(
+            "%s: running on torch alone, which is slow. Install again where there is a C++ compiler (g++), "
+            "or in a checkout run: python kernels/build_cpu.py",
+            error,
+        )
         return CpuOps(NativeLibrary.missing())
 
 
