@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triolet_kernels.cpu import linear
 from triolet_kernels.cpu.activation import ActivationKernels
 from triolet_kernels.cpu.attention import AttentionKernels
-from triolet_kernels.cpu.linear import PackedLinear
+from triolet_kernels.cpu.linear import LinearKernels, PackedEmbedding, PackedLinear
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.norm import NormKernels
 from triolet_kernels.ops import AttentionBatch
@@ -22,6 +21,7 @@ class CpuOps:
 
     def __init__(self, native: NativeLibrary) -> None:
         self.name = f"cpu-{native.isa}"
+        self._linear = LinearKernels(native)
         self._attention = AttentionKernels(native)
         self._norm = NormKernels(native)
         self._activation = ActivationKernels(native)
@@ -29,16 +29,16 @@ class CpuOps:
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
     ) -> PackedLinear:
-        return linear.pack_linear(weight, bias, dtype)
+        return self._linear.pack_linear(weight, bias, dtype)
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
-        return linear.linear(x, packed)
+        return self._linear.linear(x, packed)
 
-    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Tensor:
-        return linear.pack_embedding(weight, dtype)
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
+        return self._linear.pack_embedding(weight, dtype)
 
-    def embedding(self, token_ids: Tensor, packed: Tensor) -> Tensor:
-        return linear.embedding(token_ids, packed)
+    def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
+        return self._linear.embedding(token_ids, packed)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm.rms_norm(x, weight, eps)

@@ -1,6 +1,8 @@
-"""Linear layers and embedding tables through torch's own fast CPU paths.
+"""Linear layers and embedding tables.
 
-bfloat16 goes to oneDNN with the weight reordered once, at load; float32 to the same with float32 weights.
+Quantised weights of the common kinds stay quantised and go to the compiled kernel, with inputs rounded to
+int8 in blocks of 32; so they do for bfloat16 only: float32 asks for exact arithmetic. Everything else takes
+torch's own fast path: oneDNN for bfloat16, with the weight reordered once, at load.
 """
 
 from __future__ import annotations
@@ -11,42 +13,84 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from triolet_kernels.cpu.loader import NativeLibrary
+from triolet_kernels.cpu.packed_weight import PackedWeight, is_packable, pack
 from triolet_kernels.quant import QuantTensor
 
-__all__ = ["PackedLinear", "embedding", "linear", "pack_embedding", "pack_linear"]
+__all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedLinear:
-    """``weight`` (out, in), in oneDNN's own order if ``is_reordered``; ``bias`` (out,)."""
+    """A weight as one of the paths below takes it, and ``bias`` (out,).
 
-    weight: Tensor
+    ``weight``: quantised panels; or (out, in), in oneDNN's own order if ``is_reordered``.
+    """
+
+    weight: PackedWeight | Tensor
     bias: Tensor | None
-    is_reordered: bool
+    is_reordered: bool = False
 
 
-def pack_linear(weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype) -> PackedLinear:
-    dense = _dense(weight, dtype)
-    is_reordered = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if is_reordered:
-        dense = torch.ops.mkldnn._reorder_linear_weight(dense, None)
-    return PackedLinear(dense, None if bias is None else bias.to(dtype), is_reordered)
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedEmbedding:
+    """``weight`` (V, hidden), kept as it came if quantised; rows are handed out in ``dtype``."""
+
+    weight: Tensor | QuantTensor
+    dtype: torch.dtype
 
 
-def linear(x: Tensor, packed: PackedLinear) -> Tensor:
-    if packed.is_reordered:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.weight, packed.bias, "none", [], "")
-        return result
-    return functional.linear(x, packed.weight, packed.bias)
+class LinearKernels:
+    """The linear kernels of one library, and torch's where there are none."""
 
+    def __init__(self, native: NativeLibrary) -> None:
+        self._team = native.team
+        self._kernels = native.kernels("linear")
 
-def pack_embedding(weight: Tensor | QuantTensor, dtype: torch.dtype) -> Tensor:
-    return _dense(weight, dtype)
+    def pack_linear(
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        if isinstance(weight, QuantTensor):
+            if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
+                return PackedLinear(pack(weight), None if bias is None else bias.float())
+            weight = weight.dequantize()
+        dense, dense_bias = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
+        if dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            reordered = torch.ops.mkldnn._reorder_linear_weight(dense, None)
+            return PackedLinear(reordered, dense_bias, is_reordered=True)
+        return PackedLinear(dense, dense_bias)
 
+    def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
+        if isinstance(packed.weight, PackedWeight):
+            return self._run(x, packed.weight, packed.bias)
+        if packed.is_reordered:
+            result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.weight, packed.bias, "none", [], "")
+            return result
+        return functional.linear(x, packed.weight, packed.bias)
 
-def embedding(token_ids: Tensor, packed: Tensor) -> Tensor:
-    return functional.embedding(token_ids, packed)
+    def _run(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        num_rows, (num_outputs, width) = x.shape[0], weight.shape
+        output = x.new_empty(num_rows, num_outputs)
+        self._kernels[x.dtype](
+            x.data_ptr(),
+            weight.data.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            output.data_ptr(),
+            num_rows,
+            width,
+            num_outputs,
+            weight.bits,
+            weight.offset,
+            self._team,
+            torch.get_num_threads(),
+        )
+        return output
 
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
+        kept = weight if isinstance(weight, QuantTensor) else weight.to(dtype).contiguous()
+        return PackedEmbedding(kept, dtype)
 
-def _dense(weight: Tensor | QuantTensor, dtype: torch.dtype) -> Tensor:
-    return (weight.dequantize() if isinstance(weight, QuantTensor) else weight).to(dtype).contiguous()
+    def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
+        if isinstance(packed.weight, QuantTensor):
+            return packed.weight.rows(token_ids).dequantize().to(packed.dtype)
+        return functional.embedding(token_ids, packed.weight)

@@ -34,6 +34,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "silu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "gelu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "rotary_and_cache": [*[_POINTER] * 7, *[_INT] * 5, _POINTER, _POINTER, _FLOAT, *_TEAM],
+    "linear": [*[_POINTER] * 4, *[_INT] * 5, *_TEAM],
     "paged_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
 }
 
@@ -80,7 +81,8 @@ class NativeLibrary:
             return {}
         names = list(INSTRUCTION_SETS)
         for isa in names[names.index(self.isa) :]:
-            if multiple_of % INSTRUCTION_SETS[isa] == 0 and _runs(self.library, isa):
+            has_kernel = hasattr(self.library, f"triolet_{name}_float32_{isa}")
+            if has_kernel and multiple_of % INSTRUCTION_SETS[isa] == 0 and _runs(self.library, isa):
                 return {dtype: _kernel(self.library, name, f"{text}_{isa}") for dtype, text in DTYPES.items()}
         return {}
 

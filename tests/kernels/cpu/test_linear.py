@@ -7,6 +7,7 @@ import torch
 from tests.kernels.cpu.variants import ISAS, build_if_missing, make_ops
 from tests.kernels.quantized import quantize
 from tests.kernels.tolerance import DTYPES, assert_close
+from torch import Tensor
 
 from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.loader import NativeLibrary
@@ -44,3 +45,51 @@ def test_embedding(any_ops: CpuOps, dtype: torch.dtype) -> None:
     actual = any_ops.embedding(token_ids, any_ops.pack_embedding(weight, dtype))
     expected = ReferenceOps().embedding(token_ids, ReferenceOps().pack_embedding(weight, dtype))
     assert torch.equal(actual, expected)
+
+
+def round_to_int8(x: Tensor) -> Tensor:
+    """``x`` as the compiled kernel sees it: blocks of 32 as multiples of a 127th of their largest value."""
+    blocks = x.float().unflatten(-1, (-1, 32))
+    steps = blocks.abs().amax(-1, keepdim=True) / 127
+    return torch.where(steps > 0, (blocks / steps).round() * steps, blocks).flatten(-2)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("num_rows", "width", "height"), SIZES)
+def test_quantised_weights(
+    any_ops: CpuOps, kind: str, has_bias: bool, num_rows: int, width: int, height: int
+) -> None:
+    x, weight = (
+        torch.randn(num_rows, width).bfloat16(),
+        quantize(torch.randn(height, width) / width**0.5, kind),
+    )
+    x[0] = 0
+    bias = torch.randn(height) if has_bias else None
+    actual = any_ops.linear(x, any_ops.pack_linear(weight, bias, torch.bfloat16))
+    inputs = round_to_int8(x) if any_ops.name == "cpu-avx512" else x.float()
+    expected = inputs.double() @ weight.dequantize().double().T + (0 if bias is None else bias)
+    assert_close(actual, expected)
+
+
+def test_float32_with_quantised_weights_is_exact(any_ops: CpuOps) -> None:
+    x, weight = torch.randn(3, 96), quantize(torch.randn(7, 96), "Q4_1")
+    actual = any_ops.linear(x, any_ops.pack_linear(weight, None, torch.float32))
+    assert_close(actual, x.double() @ weight.dequantize().double().T)
+
+
+def test_quantised_kinds_without_a_kernel_are_dequantised(any_ops: CpuOps) -> None:
+    x, weight = torch.randn(3, 96).bfloat16(), quantize(torch.randn(7, 96) / 10, "Q5_1")
+    actual = any_ops.linear(x, any_ops.pack_linear(weight, None, torch.bfloat16))
+    assert_close(actual, x.double() @ weight.dequantize().double().T)
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_bits_of_a_row_do_not_depend_on_company(any_ops: CpuOps, kind: str) -> None:
+    if any_ops.name != "cpu-avx512":
+        pytest.skip("only the compiled kernel promises this")
+    packed = any_ops.pack_linear(quantize(torch.randn(70, 576), kind), None, torch.bfloat16)
+    x = torch.randn(29, 576).bfloat16()
+    together = any_ops.linear(x, packed)
+    for start, end in ((0, 1), (5, 7), (28, 29), (3, 20)):
+        assert torch.equal(any_ops.linear(x[start:end].clone(), packed), together[start:end])
