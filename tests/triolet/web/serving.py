@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 import httpx
 from anyio.abc import SocketStream
-from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.args import ServeArgs
+from triolet.statistics import EngineState
 from triolet.web.listener import open_listener
 from triolet.web.serve import Server
 
@@ -23,7 +23,7 @@ class Running:
     """A server under test. ``lines`` are what it has announced, ``exits`` the codes of forced exits."""
 
     server: Server
-    engine: FakeEngine
+    engine: Any
     port: int
     client: httpx.AsyncClient
     lines: list[str]
@@ -34,21 +34,20 @@ class Running:
     async def connect(self) -> SocketStream:
         return await anyio.connect_tcp("127.0.0.1", self.port)
 
-    async def until_answering(self) -> None:
+    async def until_answering(self, *, is_ready: bool) -> None:
         while True:
-            try:
+            with suppress(httpx.TransportError):
                 await self.client.get("/live")
-            except httpx.TransportError:
-                await anyio.sleep(0.01)
-            else:
-                return
+                if not is_ready or self.engine.state is EngineState.READY:
+                    return
+            await anyio.sleep(0.01)
 
 
 @asynccontextmanager
 async def serving(
-    engine: FakeEngine, backend: str, *, is_ready: bool = True, **options: Any
+    engine: Any, backend: str, *, is_ready: bool = True, **options: Any
 ) -> AsyncIterator[Running]:
-    """Serve ``engine`` until the block ends, then drain. The server must not need to be forced."""
+    """Serve an engine, real or fake, until the block ends, then drain."""
     options = {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.0} | options
     args = ServeArgs(backend=backend, **options)  # type: ignore[arg-type]
     listener = open_listener(args.host, args.port)
@@ -66,9 +65,7 @@ async def serving(
 
             group.start_soon(run)
             with anyio.fail_after(30):
-                await running.until_answering()
-                if is_ready:
-                    await engine.wait_ready()
+                await running.until_answering(is_ready=is_ready)
             try:
                 yield running
             finally:

@@ -1,0 +1,212 @@
+"""HTTP over the real engine, with a runner that computes letters: what crosses the seam between the two."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.fakes import FakeRunner, fake_client
+from tests.triolet.web.serving import events_of, request_bytes, serving
+from tests.triolet.web.test_answer import fold_completion
+
+from triolet import Engine
+from triolet.plan import StepPlan
+
+pytestmark = pytest.mark.anyio
+
+
+def make(byte_model: Path, runner: FakeRunner | None = None, **options: Any) -> Engine:
+    return Engine(
+        model=str(byte_model),
+        served_model_name="letters",
+        client_factory=fake_client(runner or FakeRunner()),
+        **options,
+    )
+
+
+async def eventually(condition: Callable[[], bool], *, seconds: float = 2) -> None:
+    with anyio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 - the engine tells its statistics only when asked
+            await anyio.sleep(0.002)
+
+
+def is_free(engine: Engine) -> bool:
+    scheduler = engine.statistics().scheduler
+    return (
+        scheduler.num_running == scheduler.num_waiting == 0
+        and scheduler.num_free_blocks == scheduler.num_blocks
+    )
+
+
+class TestAnswers:
+    async def test_text_stops_and_usage(self, anyio_backend_name: str, byte_model: Path) -> None:
+        body = {"prompt": "abc", "max_tokens": 50, "stop": ["hij"]}
+        async with serving(make(byte_model), anyio_backend_name) as running:
+            plain = (await running.client.post("/v1/completions", json=body)).json()
+            streaming = body | {"stream": True, "stream_options": {"include_usage": True}}
+            events = events_of((await running.client.post("/v1/completions", json=streaming)).text)
+        assert plain["model"] == "letters"
+        (choice,) = plain["choices"]
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("defg", "stop", "hij")
+        assert fold_completion(events[:-1])[0]["text"] == "defg"
+        assert events[-2]["usage"] == plain["usage"]
+
+    async def test_chat_goes_through_the_template(self, anyio_backend_name: str, byte_model: Path) -> None:
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "logprobs": True}
+        async with serving(make(byte_model), anyio_backend_name) as running:
+            answer = (await running.client.post("/v1/chat/completions", json=body)).json()
+        assert answer["usage"]["prompt_tokens"] == len("[user]hi\n[assistant]")
+        content = answer["choices"][0]["logprobs"]["content"]
+        assert "".join(entry["token"] for entry in content) == answer["choices"][0]["message"]["content"]
+        assert content[0]["bytes"] == [ord(content[0]["token"])]
+
+    async def test_the_seed_in_the_answer_is_the_one_to_send(
+        self, anyio_backend_name: str, byte_model: Path
+    ) -> None:
+        async with serving(make(byte_model, seed=1), anyio_backend_name) as running:
+            body = {"prompt": "abc", "max_tokens": 2}
+            seeds = []
+            for _ in range(2):
+                answer = (await running.client.post("/v1/completions", json=body)).json()
+                seeds.append(answer["choices"][0]["seed"])
+            body["seed"] = seeds[0]
+            again = (await running.client.post("/v1/completions", json=body)).json()
+        assert seeds[0] != seeds[1]
+        assert again["choices"][0]["seed"] == seeds[0]
+
+    @pytest.mark.parametrize(
+        ("body", "status", "param"),
+        [
+            ({"prompt": ""}, 400, "prompt"),
+            ({"prompt": [100_000]}, 400, "prompt"),
+            ({"prompt": "x" * 5000}, 400, "prompt"),
+            ({"prompt": "abc", "max_tokens": 5000}, 400, "max_tokens"),
+        ],
+    )
+    async def test_what_the_model_cannot_do_is_named(
+        self, anyio_backend_name: str, byte_model: Path, body: Any, status: int, param: str
+    ) -> None:
+        engine = make(byte_model)
+        async with serving(engine, anyio_backend_name) as running:
+            response = await running.client.post("/v1/completions", json=body)
+            assert response.status_code == status, response.text
+            assert response.json()["error"]["param"] == param
+            assert is_free(engine)
+
+    async def test_a_full_queue_is_a_429_that_says_when(
+        self, anyio_backend_name: str, byte_model: Path
+    ) -> None:
+        runner = FakeRunner()
+        engine = make(byte_model, runner, max_num_seqs=1, max_num_queued_requests=1)
+        async with (
+            serving(engine, anyio_backend_name, shutdown_timeout=10.0) as running,
+            anyio.create_task_group() as group,
+        ):
+            runner.gate.clear()
+
+            async def ask(statuses: list[int]) -> None:
+                body = {"prompt": "abc", "max_tokens": 2}
+                statuses.append((await running.client.post("/v1/completions", json=body)).status_code)
+
+            statuses: list[int] = []
+            group.start_soon(ask, statuses)
+            await anyio.to_thread.run_sync(runner.is_held.wait)
+            group.start_soon(ask, statuses)
+            await eventually(lambda: engine.statistics().scheduler.num_waiting == 1)
+            refused = await running.client.post("/v1/completions", json={"prompt": "abc"})
+            assert refused.status_code == 429
+            assert int(refused.headers["Retry-After"]) >= 1
+            runner.gate.set()
+        assert statuses == [200, 200]
+
+
+PHASES = ("queued", "prefill", "decode")
+
+
+class TestLeaving:
+    """A client that leaves: its slot and blocks are free after the step under way."""
+
+    @pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
+    @pytest.mark.parametrize("phase", PHASES)
+    async def test_the_slot_is_free_after_the_step_under_way(
+        self, anyio_backend_name: str, byte_model: Path, phase: str, is_streamed: bool
+    ) -> None:
+        runner = FakeRunner(num_blocks=64)
+        engine = make(byte_model, runner, max_num_seqs=1)
+        body = {"prompt": "abc" * 20, "max_tokens": 400, "stream": is_streamed}
+        async with serving(engine, anyio_backend_name) as running:
+            others = await self._hold(phase, runner, engine, running.port)
+            client = socket.create_connection(("127.0.0.1", running.port))
+            client.sendall(request_bytes("/v1/completions", body))
+            await self._wait_for(phase, runner, engine)
+            client.close()
+            for other in others:
+                other.close()
+            await eventually(lambda: engine.statistics().outcomes.get("abort", 0) == 1 + len(others))
+            num_steps = runner.num_steps
+            runner.gate.set()
+            await eventually(lambda: is_free(engine))
+            assert runner.num_steps <= num_steps + 1
+            answer = await running.client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 2})
+            assert answer.json()["choices"][0]["text"] == "de"
+
+    async def _hold(self, phase: str, runner: FakeRunner, engine: Engine, port: int) -> list[socket.socket]:
+        if phase == "decode":
+            return []
+        runner.gate.clear()
+        if phase == "prefill":
+            return []
+        first = socket.create_connection(("127.0.0.1", port))
+        first.sendall(request_bytes("/v1/completions", {"prompt": "abc", "max_tokens": 400}))
+        await anyio.to_thread.run_sync(runner.is_held.wait)
+        return [first]
+
+    async def _wait_for(self, phase: str, runner: FakeRunner, engine: Engine) -> None:
+        if phase == "queued":
+            await eventually(lambda: engine.statistics().scheduler.num_waiting == 1)
+            return
+        if phase == "decode":
+            await eventually(lambda: runner.num_steps >= 3)
+            runner.gate.clear()
+        await anyio.to_thread.run_sync(runner.is_held.wait)
+
+    async def test_nothing_grows_with_requests_that_were_left(
+        self, anyio_backend_name: str, byte_model: Path
+    ) -> None:
+        runner = FakeRunner()
+        engine = make(byte_model, runner)
+        async with serving(engine, anyio_backend_name) as running:
+            for number in range(30):
+                client = socket.create_connection(("127.0.0.1", running.port))
+                client.sendall(request_bytes("/v1/completions", {"prompt": "abc", "max_tokens": 400}))
+                await eventually(lambda: engine.statistics().scheduler.num_running > 0)
+                client.close()
+                await eventually(lambda: is_free(engine))
+                assert engine.statistics().outcomes["abort"] == number + 1
+            gc.collect()
+            assert running.server.num_open_requests == 0
+
+
+class TestFailing:
+    async def test_a_failed_step_fails_its_own_requests_alone(
+        self, anyio_backend_name: str, byte_model: Path
+    ) -> None:
+        def fail(plan: StepPlan) -> None:
+            if any(row.request.prompt_token_ids == tuple(b"bad") for row in plan.rows):
+                raise MemoryError("out of memory")
+
+        engine = make(byte_model, FakeRunner(fail=fail))
+        async with serving(engine, anyio_backend_name) as running:
+            for is_streamed in (False, True):
+                body = {"prompt": "bad", "stream": is_streamed}
+                failed = await running.client.post("/v1/completions", json=body)
+                assert failed.status_code == 500
+                assert "out of memory" in failed.json()["error"]["message"]
+            good = await running.client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 3})
+            assert good.json()["choices"][0]["text"] == "def"
+            assert is_free(engine)
