@@ -25,6 +25,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-3,
 }
 ODD_SIZES: dict[str, Any] = {
     "vocab_size": 101,
@@ -34,6 +35,7 @@ ODD_SIZES: dict[str, Any] = {
     "num_attention_heads": 3,
     "num_key_value_heads": 1,
     "max_position_embeddings": 200,
+    "rms_norm_eps": 1e-3,
 }
 GEMMA_SIZES: dict[str, Any] = {
     **SIZES,

@@ -104,7 +104,8 @@ class Weights:
         return self._vector(f"{name}.weight")
 
     def _vector(self, name: str) -> Tensor:
-        return to_dense(self._tensor(name)).to(torch.float32)
+        # A copy, because one view that lives on would keep the whole mapped file in memory.
+        return to_dense(self._tensor(name)).to(torch.float32, copy=True)
 
     def _tensor(self, name: str) -> Tensor | QuantTensor:
         tensor = self._checkpoint.tensor(name)
