@@ -75,7 +75,7 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
 
 def _variants(source: Path, machine: str) -> Mapping[str, str]:
     """Name and flags of each variant in which ``source`` is compiled."""
-    is_dispatched = machine in ("x86_64", "AMD64") and source.stem != "cpuid"
+    is_dispatched = machine in ("x86_64", "AMD64") and source.stem not in ("cpuid", "team")
     return X86_VARIANTS if is_dispatched else {"portable": ""}
 
 

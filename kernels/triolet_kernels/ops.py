@@ -56,6 +56,14 @@ class Ops(Protocol):
 
     name: str
 
+    @property
+    def uses_torch_threads(self) -> bool:
+        """Whether torch's own threads do part of the work, with what has been packed so far.
+
+        If not, torch is better off with one thread: its waiting threads would take cores from the kernels'.
+        """
+        ...
+
     def pack_linear(self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype) -> Any:
         """Prepare a weight ``(out, in)`` for :meth:`linear` with inputs of ``dtype``; done once, at load.
 
@@ -75,12 +83,18 @@ class Ops(Protocol):
         """Rows of the table for ``token_ids (T,)`` int64 → ``(T, hidden)``."""
         ...
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, computed in float32 (Zhang 2019)."""
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+        """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, computed in float32 (Zhang 2019).
+
+        The result is of ``dtype``, that of ``x`` if not given.
+        """
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """``residual += x`` in place, then :meth:`rms_norm` of the sum."""
+        """``residual += x`` in place, then :meth:`rms_norm` of the sum, in the dtype of ``x``.
+
+        ``residual`` is float32: what dozens of layers add to it would be lost in fewer digits.
+        """
         ...
 
     def rotary_and_cache(
@@ -130,12 +144,15 @@ class Ops(Protocol):
         ...
 
 
-def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
+def select_ops(device: torch.device, *, is_reference: bool = False, num_threads: int | None = None) -> Ops:
     """The fastest implementation for ``device``, or the reference one if asked for.
 
-    On a CPU the environment variable ``TRIOLET_CPU_ISA`` (avx512, avx2, portable) asks for lower instructions
-    than the best; ValueError if the CPU lacks them.
+    ``num_threads`` is how many threads CPU kernels may use; as many as torch if not given. On a CPU the
+    environment variable ``TRIOLET_CPU_ISA`` (avx512, avx2, portable) asks for lower instructions than the
+    best; ValueError if the CPU lacks them.
     """
+    import torch
+
     from triolet_kernels.cpu import CpuOps
     from triolet_kernels.cpu.loader import NativeError, NativeLibrary
     from triolet_kernels.reference import ReferenceOps
@@ -143,7 +160,7 @@ def select_ops(device: torch.device, *, is_reference: bool = False) -> Ops:
     if device.type != "cpu" or is_reference:
         return ReferenceOps()
     try:
-        return CpuOps(NativeLibrary.open(os.environ))
+        return CpuOps(NativeLibrary.open(os.environ, num_threads or torch.get_num_threads()))
     except NativeError as error:
         logger.warning(
             "%s: running on torch alone, which is slow. Install again where there is a C++ compiler (g++), "

@@ -40,8 +40,12 @@ class CpuOps:
     def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
         return self._linear.embedding(token_ids, packed)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self._norm.rms_norm(x, weight, eps)
+    @property
+    def uses_torch_threads(self) -> bool:
+        return self._linear.uses_torch_threads
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+        return self._norm.rms_norm(x, weight, eps, dtype)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm.add_rms_norm(x, residual, weight, eps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from triolet_kernels.cpu.loader import Kernel, NativeLibrary
@@ -35,7 +34,6 @@ class ActivationKernels:
             output.data_ptr(),
             num_rows,
             width // 2,
-            self._team,
-            torch.get_num_threads(),
+            *self._team,
         )
         return output

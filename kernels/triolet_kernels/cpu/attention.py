@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from triolet_kernels.cpu.loader import INSTRUCTION_SETS, Kernel, NativeLibrary
@@ -87,8 +86,7 @@ class AttentionKernels:
             None if q_factors is None else q_factors.data_ptr(),
             None if k_factors is None else k_factors.data_ptr(),
             eps,
-            self._team,
-            torch.get_num_threads(),
+            *self._team,
         )
         return query
 
@@ -127,8 +125,7 @@ class AttentionKernels:
             key_cache.shape[2],
             scale,
             window or 0,
-            self._team,
-            torch.get_num_threads(),
+            *self._team,
         )
         return output
 

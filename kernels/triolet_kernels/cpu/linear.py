@@ -46,6 +46,7 @@ class LinearKernels:
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
         self._kernels = native.kernels("linear")
+        self.uses_torch_threads = False
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
@@ -54,6 +55,7 @@ class LinearKernels:
             if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
                 return PackedLinear(pack(weight), None if bias is None else bias.float())
             weight = weight.dequantize()
+        self.uses_torch_threads = True
         dense, dense_bias = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
         if dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             reordered = torch.ops.mkldnn._reorder_linear_weight(dense, None)
@@ -81,8 +83,7 @@ class LinearKernels:
             num_outputs,
             weight.bits,
             weight.offset,
-            self._team,
-            torch.get_num_threads(),
+            *self._team,
         )
         return output
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["DTYPES", "INSTRUCTION_SETS", "LIBRARY_PATH", "NativeError", "NativeLibrary", "find_team_entry"]
+__all__ = ["DTYPES", "INSTRUCTION_SETS", "LIBRARY_PATH", "NativeError", "NativeLibrary"]
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
 
@@ -30,7 +30,9 @@ _Signature = list[type[ctypes.c_void_p] | type[ctypes.c_int64] | type[ctypes.c_f
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _TEAM: _Signature = [_POINTER, _INT]
 _SIGNATURES: Mapping[str, _Signature] = {
-    "rms_norm": [*[_POINTER] * 4, _INT, _INT, _FLOAT, *_TEAM],
+    "rms_norm": [*[_POINTER] * 3, _INT, _INT, _FLOAT, *_TEAM],
+    "rms_norm_of_float32": [*[_POINTER] * 3, _INT, _INT, _FLOAT, *_TEAM],
+    "add_rms_norm": [*[_POINTER] * 4, _INT, _INT, _FLOAT, *_TEAM],
     "silu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "gelu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "rotary_and_cache": [*[_POINTER] * 7, *[_INT] * 5, _POINTER, _POINTER, _FLOAT, *_TEAM],
@@ -51,11 +53,13 @@ class NativeLibrary:
 
     library: ctypes.CDLL | None
     isa: str
-    team: int | None
-    """Address of the entry point of torch's OpenMP threads; None runs kernels on the calling thread."""
+    team: tuple[int | None, int]
+    """Address of the function that shares work between threads, and how many threads to share it between."""
 
     @classmethod
-    def open(cls, environment: Mapping[str, str], path: Path = LIBRARY_PATH) -> NativeLibrary:
+    def open(
+        cls, environment: Mapping[str, str], num_threads: int = 1, path: Path = LIBRARY_PATH
+    ) -> NativeLibrary:
         """Raises NativeError if there is no library, ValueError if the CPU lacks the variant asked for."""
         try:
             library = ctypes.CDLL(str(path))
@@ -65,12 +69,13 @@ class NativeLibrary:
         wanted = environment.get("TRIOLET_CPU_ISA", "")
         if wanted and wanted not in runnable:
             raise ValueError(f"TRIOLET_CPU_ISA={wanted}: must be one of {', '.join(runnable)} on this CPU")
-        return cls(library, wanted or runnable[0], find_team_entry())
+        run_team = ctypes.cast(library["triolet_run_team"], ctypes.c_void_p).value
+        return cls(library, wanted or runnable[0], (run_team, num_threads))
 
     @classmethod
     def missing(cls) -> NativeLibrary:
         """The library of an installation without compiled kernels: it has no kernel for anything."""
-        return cls(None, "torch", None)
+        return cls(None, "torch", (None, 1))
 
     def kernels(self, name: str, *, multiple_of: int = _MOST_LANES) -> dict[torch.dtype, Kernel]:
         """Kernel ``name`` for each number format, in the best variant, up to ``isa``, that suits the shape.
@@ -98,18 +103,3 @@ def _runs(library: ctypes.CDLL, isa: str) -> bool:
         return bool(library[f"triolet_runs_{isa}"]())
     except AttributeError:
         return False
-
-
-def find_team_entry() -> int | None:
-    """Address of ``GOMP_parallel`` in the OpenMP library this process has loaded (torch's), if any."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    paths = {line.split(maxsplit=5)[-1] for line in lines if "/lib" in line}
-    for path in sorted(paths):
-        if Path(path).name.startswith(("libgomp", "libiomp", "libomp")):
-            entry = getattr(ctypes.CDLL(path), "GOMP_parallel", None)
-            if entry is not None:
-                return ctypes.cast(entry, ctypes.c_void_p).value
-    return None

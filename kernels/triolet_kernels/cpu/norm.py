@@ -18,33 +18,40 @@ class NormKernels:
 
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
-        self._kernels = native.kernels("rms_norm")
+        self._plain = native.kernels("rms_norm")
+        self._of_residual = native.kernels("rms_norm_of_float32")
+        self._adding = native.kernels("add_rms_norm")
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        kernel = self._kernels.get(x.dtype)
-        if kernel is None or x.shape[-1] > _MAX_SIZE:
-            return reference.rms_norm(x, weight, eps)
-        return self._run(kernel, x, None, weight, eps)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+        dtype = dtype or x.dtype
+        kernels = self._plain if x.dtype == dtype else self._of_residual
+        kernel = kernels.get(dtype)
+        if kernel is None or x.shape[-1] > _MAX_SIZE or x.dtype not in (dtype, torch.float32):
+            return reference.rms_norm(x, weight, eps, dtype)
+        output = torch.empty_like(x, dtype=dtype)
+        self._run(kernel, x, (), weight, output, eps)
+        return output
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        kernel = self._kernels.get(x.dtype)
+        kernel = self._adding.get(x.dtype)
         if kernel is None or x.shape[-1] > _MAX_SIZE:
             return reference.add_rms_norm(x, residual, weight, eps)
-        return self._run(kernel, x, residual.data_ptr(), weight, eps)
-
-    def _run(self, kernel: Kernel, x: Tensor, residual: int | None, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty_like(x)
+        self._run(kernel, x, (residual.data_ptr(),), weight, output, eps)
+        return output
+
+    def _run(
+        self, kernel: Kernel, x: Tensor, residual: tuple[int, ...], weight: Tensor, output: Tensor, eps: float
+    ) -> None:
         size = x.shape[-1]
         factors = weight.float()
         kernel(
             x.data_ptr(),
-            residual,
+            *residual,
             factors.data_ptr(),
             output.data_ptr(),
             x.numel() // size,
             size,
             eps,
-            self._team,
-            torch.get_num_threads(),
+            *self._team,
         )
-        return output

@@ -1,14 +1,11 @@
-// Sharing work between the threads of a team that somebody else owns.
-//
-// The team is the OpenMP pool that torch uses already: a second pool would fight it for the cores. Its entry
-// point comes in as a function pointer; without one the work is done on the calling thread.
+// Sharing work between the threads of a team (team.cpp), which comes in as a function pointer.
 #pragma once
 
 #include <stdint.h>
 
 namespace {
 
-// The signature of GOMP_parallel in the GNU OpenMP run-time library.
+// Runs body(data) on up to num_threads threads; triolet_run_team in team.cpp. Null does the work on the caller.
 typedef void (*RunTeam)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
 
 template <class Body>

@@ -20,6 +20,7 @@ class ReferenceOps:
     """Every operation of :class:`triolet_kernels.ops.Ops`, on any device."""
 
     name = "reference"
+    uses_torch_threads = True
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
@@ -35,8 +36,8 @@ class ReferenceOps:
     def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
         return linear.embedding(token_ids, packed)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norm.rms_norm(x, weight, eps)
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+        return norm.rms_norm(x, weight, eps, dtype)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.add_rms_norm(x, residual, weight, eps)

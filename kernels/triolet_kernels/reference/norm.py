@@ -14,10 +14,10 @@ def normalize(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(mean_square + eps) * weight.float()
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return normalize(x.float(), weight, eps).to(x.dtype)
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
+    return normalize(x.float(), weight, eps).to(dtype or x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     residual += x
-    return rms_norm(residual, weight, eps)
+    return rms_norm(residual, weight, eps, x.dtype)

@@ -148,7 +148,7 @@ class Decoder:
 
         Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batch`` says.
         """
-        residual = self._embedding(token_ids)
+        residual = self._embedding(token_ids).float()
         x = self._layers[0].attention_norm(residual)
         last = self._layers[-1]
         for layer, next_norm, cache in zip(self._layers, self._next_norms, kv_cache, strict=True):

@@ -52,19 +52,23 @@ class Embedding:
 
 
 class RMSNorm:
-    """Root mean square norm over the last dimension; ``weight`` is the plain multiplier."""
+    """Root mean square norm over the last dimension; ``weight`` is the plain multiplier.
 
-    def __init__(self, ops: Ops, weight: Tensor, eps: float) -> None:
+    What comes out is of ``dtype``; the residual that goes in may be float32.
+    """
+
+    def __init__(self, ops: Ops, weight: Tensor, eps: float, dtype: torch.dtype) -> None:
         self._rms_norm = ops.rms_norm
         self._add_rms_norm = ops.add_rms_norm
         self._weight = weight
         self._eps = eps
+        self._dtype = dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._rms_norm(x, self._weight, self._eps)
+        return self._rms_norm(x, self._weight, self._eps, self._dtype)
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Add ``x`` to ``residual`` in place; → the norm of the sum."""
+        """Add ``x`` to ``residual`` (float32) in place; → the norm of the sum."""
         return self._add_rms_norm(x, residual, self._weight, self._eps)
 
 

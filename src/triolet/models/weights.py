@@ -97,7 +97,7 @@ class Weights:
         return Embedding(self.ops, self._tensor(f"{name}.weight"), self.dtype, multiplier)
 
     def rms_norm(self, name: str, eps: float) -> RMSNorm:
-        return RMSNorm(self.ops, self.norm_weight(name), eps)
+        return RMSNorm(self.ops, self.norm_weight(name), eps, self.dtype)
 
     def norm_weight(self, name: str) -> Tensor:
         """The weight of a norm, float32, in the plain multiplier form."""

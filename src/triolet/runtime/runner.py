@@ -110,9 +110,13 @@ class ModelRunner:
         config = checkpoint.config
         max_model_len = choose_max_model_len(args, config)
         dtype = choose_dtype(args, device)
-        ops = select_ops(device, is_reference=args.kernels == "reference")
+        ops = select_ops(
+            device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
+        )
         with torch.inference_mode():
             model = load_model(checkpoint, ops, dtype=dtype, device=device, num_positions=max_model_len)
+        if device.type == "cpu" and not ops.uses_torch_threads:
+            torch.set_num_threads(1)
         on_phase("allocating KV cache")
         cache_config = KVCacheConfig.of(config, block_size=args.block_size, dtype=dtype, device=device)
         num_blocks = choose_num_blocks(

@@ -11,7 +11,7 @@ from tests.kernels.batches import Shape, make_problem, run_history
 from tests.kernels.cpu.variants import build_if_missing, runs
 
 from triolet_kernels.cpu import loader
-from triolet_kernels.cpu.loader import NativeError, NativeLibrary, find_team_entry
+from triolet_kernels.cpu.loader import NativeError, NativeLibrary
 from triolet_kernels.ops import select_ops
 from triolet_kernels.reference import ReferenceOps
 
@@ -36,19 +36,15 @@ def test_an_unknown_variant_is_refused_with_the_ones_there_are() -> None:
         NativeLibrary.open({"TRIOLET_CPU_ISA": "sse9"})
 
 
-def test_finds_the_threads_torch_uses() -> None:
-    assert find_team_entry()
-
-
 def test_says_that_the_library_was_not_built(tmp_path: Path) -> None:
     with pytest.raises(NativeError, match="were not built"):
-        NativeLibrary.open({}, tmp_path / "none.so")
+        NativeLibrary.open({}, path=tmp_path / "none.so")
 
 
 def test_without_the_library_one_warning_and_the_same_results(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(NativeLibrary.open.__func__, "__defaults__", (tmp_path / "none.so",))
+    monkeypatch.setattr(NativeLibrary.open.__func__, "__defaults__", (1, tmp_path / "none.so"))
     with caplog.at_level(logging.WARNING, "triolet"):
         ops = select_ops(torch.device("cpu"))
     assert ops.name == "cpu-torch"

@@ -22,10 +22,18 @@ def test_rms_norm_equals_the_reference(ops: CpuOps, dtype: torch.dtype, shape: t
         assert ops.rms_norm(x, weight, 1e-5).shape == shape
 
 
+@pytest.mark.parametrize("shape", SHAPES[:-1])
+def test_rms_norm_of_a_float32_residual(ops: CpuOps, shape: tuple[int, int]) -> None:
+    x, weight = torch.randn(shape), torch.randn(shape[1])
+    actual = ops.rms_norm(x, weight, 1e-5, torch.bfloat16)
+    assert actual.dtype == torch.bfloat16
+    assert_close(actual, ReferenceOps().rms_norm(x, weight, 1e-5, torch.bfloat16))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES[:-1])
 def test_add_rms_norm_equals_the_reference(ops: CpuOps, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    x, residual, weight = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype), torch.randn(shape[1])
+    x, residual, weight = torch.randn(shape).to(dtype), torch.randn(shape), torch.randn(shape[1])
     total = residual.clone()
     expected = ReferenceOps().add_rms_norm(x, total, weight, 1e-5)
     assert_close(ops.add_rms_norm(x, residual, weight, 1e-5), expected)

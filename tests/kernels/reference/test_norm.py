@@ -23,8 +23,9 @@ def test_rms_norm_of_large_bfloat16_values_does_not_overflow() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_add_rms_norm_adds_in_place_and_normalises_the_sum(dtype: torch.dtype) -> None:
-    x, residual, weight = torch.randn(5, 33).to(dtype), torch.randn(5, 33).to(dtype), torch.randn(33)
+    x, residual, weight = torch.randn(5, 33).to(dtype), torch.randn(5, 33), torch.randn(33)
     total = residual + x
     actual = ReferenceOps().add_rms_norm(x, residual, weight, 1e-5)
     assert torch.equal(residual, total)
-    assert_close(actual, exact.rms_norm(total, weight, 1e-5))
+    assert actual.dtype == dtype
+    assert_close(actual, exact.rms_norm(total, weight, 1e-5).to(dtype))

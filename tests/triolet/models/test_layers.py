@@ -48,7 +48,7 @@ def test_embedding_leaves_its_table_alone(ops: Ops) -> None:
 
 
 def test_norm_adds_in_place(ops: Ops) -> None:
-    norm = RMSNorm(ops, torch.full((8,), 2.0), 1e-6)
+    norm = RMSNorm(ops, torch.full((8,), 2.0), 1e-6, torch.float32)
     x, residual = random_matrix(3, 8), random_matrix(3, 8, 1)
     total = x + residual
     torch.testing.assert_close(norm.add(x, residual), norm(total))
