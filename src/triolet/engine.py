@@ -26,6 +26,7 @@ from triolet.errors import EngineDeadError, ModelLoadError, OverloadedError, Req
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text, served_names
 from triolet.frontend.output_processor import FrontendStatistics
+from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import LazyRequestStream, RequestStream
 from triolet.request import SamplingParams
@@ -255,11 +256,10 @@ class Engine:
         the queue is full or the engine is not serving, before anything is computed.
         """
 
-        def tokenize(inputs: InputProcessor) -> tuple[int, ...]:
-            return inputs.tokenize(prompt)
+        def prepare(inputs: InputProcessor) -> RequestState:
+            return inputs.prepare(prompt, params or SamplingParams(), request_id=request_id)
 
-        text = prompt if isinstance(prompt, str) else None
-        return await self._start(tokenize, len(text or ""), text, params, request_id)
+        return await self._start(prepare, len(prompt) if isinstance(prompt, str) else 0)
 
     async def submit_chat(
         self,
@@ -271,11 +271,15 @@ class Engine:
     ) -> RequestStream:
         """As :meth:`submit`, for a conversation put into the model's chat template."""
 
-        def tokenize(inputs: InputProcessor) -> tuple[int, ...]:
-            text = inputs.render_chat(messages, add_generation_prompt=add_generation_prompt)
-            return inputs.tokenize_chat(text)
+        def prepare(inputs: InputProcessor) -> RequestState:
+            return inputs.prepare_chat(
+                messages,
+                params or SamplingParams(),
+                request_id=request_id,
+                add_generation_prompt=add_generation_prompt,
+            )
 
-        return await self._start(tokenize, len(str(messages)), None, params, request_id)
+        return await self._start(prepare, len(str(messages)))
 
     def generate(
         self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
@@ -310,22 +314,16 @@ class Engine:
             self._requests.abort_all()
 
     async def _start(
-        self,
-        tokenize: Callable[[InputProcessor], tuple[int, ...]],
-        size: int,
-        text: str | None,
-        params: SamplingParams | None,
-        request_id: str | None,
+        self, prepare: Callable[[InputProcessor], RequestState], num_characters: int
     ) -> RequestStream:
         try:
             inputs, requests = self._accepting()
-            if size > LONG_TEXT:
-                token_ids = await anyio.to_thread.run_sync(partial(tokenize, inputs), abandon_on_cancel=True)
+            if num_characters > LONG_TEXT:
+                state = await anyio.to_thread.run_sync(prepare, inputs, abandon_on_cancel=True)
                 self._accepting()  # it may have been told to stop meanwhile
             else:
-                token_ids = tokenize(inputs)
-            params = params or SamplingParams()
-            return requests.add(inputs.process(token_ids, params, request_id=request_id, prompt=text))
+                state = prepare(inputs)
+            return requests.add(state)
         except RequestError as exc:
             self._statistics.count("refused" if isinstance(exc, OverloadedError) else "invalid")
             raise

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,15 +66,13 @@ class LLMEngine:
         Raises TypeError if the id is no string, InvalidRequestError if it is in use or the request is wrong.
         There is no limit to the queue: it is the caller's own.
         """
-        token_ids = self.inputs.tokenize(prompt)
-        self._add(request_id, token_ids, params, prompt if isinstance(prompt, str) else None)
+        self._add(request_id, partial(self.inputs.prepare, prompt, params or SamplingParams()))
 
     def add_chat_request(
         self, request_id: str, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
     ) -> None:
         """As :meth:`add_request`, for a conversation put into the model's chat template."""
-        text = self.inputs.render_chat(messages)
-        self._add(request_id, self.inputs.tokenize_chat(text), params, text)
+        self._add(request_id, partial(self.inputs.prepare_chat, messages, params or SamplingParams()))
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it produced.
@@ -131,21 +130,13 @@ class LLMEngine:
             raise RuntimeError("the engine is closed")
         return self._core
 
-    def _add(
-        self,
-        request_id: str,
-        token_ids: tuple[int, ...],
-        params: SamplingParams | None,
-        prompt: str | None,
-    ) -> None:
+    def _add(self, request_id: str, prepare: Callable[..., RequestState]) -> None:
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a str, got {type(request_id).__name__}")
         if request_id in self._internal_ids:
             raise InvalidRequestError(f"request_id: {request_id!r} is in use", param="request_id")
         core = self._open_core()
-        state = self.inputs.process(
-            token_ids, params or SamplingParams(), request_id=request_id, prompt=prompt
-        )
+        state = prepare(request_id=request_id)
         core.add(state.request)
         self._outputs.add(state)
         self._internal_ids[request_id] = state.request.request_id

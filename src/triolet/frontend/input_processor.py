@@ -56,6 +56,36 @@ class InputProcessor:
             _ids=count(),
         )
 
+    def prepare(
+        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None
+    ) -> RequestState:
+        """A request that goes on where ``prompt`` ends. Raises what its parts below raise."""
+        arrived = time.monotonic()
+        text = prompt if isinstance(prompt, str) else None
+        return self.process(
+            self.tokenize(prompt), params, request_id=request_id, prompt=text, arrived=arrived
+        )
+
+    def prepare_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> RequestState:
+        """A request that answers a conversation. Raises what its parts below raise."""
+        arrived = time.monotonic()
+        text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        return self.process(
+            self.tokenize_chat(text),
+            params,
+            request_id=request_id,
+            prompt=text,
+            is_continuation=False,
+            arrived=arrived,
+        )
+
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
     ) -> str:
@@ -88,8 +118,13 @@ class InputProcessor:
         *,
         request_id: str | None = None,
         prompt: str | None = None,
+        is_continuation: bool = True,
+        arrived: float | None = None,
     ) -> RequestState:
         """The request for the core and its way back, under a new internal id.
+
+        ``is_continuation``: the output goes on where the prompt ends, as it does not in a chat; then a space
+        at its beginning is kept. ``arrived``: when it came, on the monotonic clock; now, if not given.
 
         Raises PromptTooLongError when prompt and output do not fit in the model's context.
         """
@@ -112,7 +147,8 @@ class InputProcessor:
             prompt=prompt,
             params=params,
             tokenizer=self.tokenizer,
-            arrived=time.monotonic(),
+            arrived=time.monotonic() if arrived is None else arrived,
+            is_continuation=is_continuation,
         )
 
     def _encode(self, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:

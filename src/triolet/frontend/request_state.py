@@ -50,12 +50,15 @@ class RequestState:
         params: SamplingParams,
         tokenizer: Tokenizer,
         arrived: float,
+        is_continuation: bool = True,
     ) -> None:
         self.request = request
         self.request_id = request_id
         self._prompt = prompt
         self._params = params
-        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
+        self._detokenizer = Detokenizer(
+            tokenizer, skip_special_tokens=params.skip_special_tokens, is_continuation=is_continuation
+        )
         self._matcher = StopMatcher(params.stop, is_included=params.include_stop_str_in_output)
         self._pending = _Pending()
         self._finish_reason: FinishReason | None = None
