@@ -1,0 +1,49 @@
+"""Every module has its tests beside it: the tests mirror the sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.hygiene.source_files import ROOT, modules_with_code
+
+TEST_FOLDERS = {
+    "src/server": "tests/server",
+    "src/triolet": "tests/triolet",
+    "kernels/triolet_kernels": "tests/kernels",
+    "kernels": "tests/kernels",
+    "bench": "tests/bench",
+}
+
+UNTESTED_ALONE = {
+    "kernels/build_cpu.py": "tests/packaging",
+    "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
+    "kernels/triolet_kernels/reference/__init__.py": "tests/kernels/test_ops.py",
+    "src/triolet/models/decoder.py": "tests/triolet/models/test_parity.py",
+    "src/triolet/models/gemma.py": "tests/triolet/models/test_parity.py",
+    "src/triolet/models/registry.py": "tests/triolet/models/test_loader.py",
+    "src/triolet/models/weights.py": "tests/triolet/models/test_loader.py",
+    "src/triolet/web/app.py": "tests/triolet/web/test_lifespan.py",
+    "src/triolet/web/http_server.py": "tests/triolet/web/test_serve.py",
+    "src/triolet/web/serving_engine.py": "tests/triolet/web/fake_engine.py",
+    "src/triolet/web/settings.py": "tests/triolet/web/test_auth.py",
+}
+"""Modules without a test file of their own, each with what tests it instead."""
+
+
+def test_a_module_has_its_tests_beside_it() -> None:
+    without = [str(path) for path in modules_with_code() if not has_tests(path)]
+    assert sorted(set(without) - set(UNTESTED_ALONE)) == []
+
+
+def has_tests(path: Path) -> bool:
+    folder = next(folder for folder in TEST_FOLDERS if str(path).startswith(folder + "/"))
+    stem = path.parent.name if path.name == "__init__.py" else path.stem.strip("_")
+    place = ROOT / TEST_FOLDERS[folder] / path.relative_to(folder).parent
+    return any(place.glob(f"test_{stem}.py")) or any(place.glob(f"test_{stem}_*.py"))
+
+
+def test_the_list_of_exceptions_holds_only_what_exists_and_needs_it() -> None:
+    for path, tested_by in UNTESTED_ALONE.items():
+        assert (ROOT / path).exists()
+        assert (ROOT / tested_by).exists(), f"{path} is tested by nothing"
+        assert not has_tests(Path(path)), f"{path} has tests of its own now"
