@@ -17,6 +17,7 @@ TEST_FOLDERS = {
 UNTESTED_ALONE = {
     "kernels/build_cpu.py": "tests/packaging",
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
+    "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
     "kernels/triolet_kernels/reference/__init__.py": "tests/kernels/test_ops.py",
     "src/triolet/models/decoder.py": "tests/triolet/models/test_parity.py",
     "src/triolet/models/gemma.py": "tests/triolet/models/test_parity.py",
