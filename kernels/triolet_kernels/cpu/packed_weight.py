@@ -67,6 +67,6 @@ def pack(weight: QuantTensor) -> PackedWeight:
 
 
 def _by_output(fields: Tensor, size: int) -> Tensor:
-    """``(panels, 2, 16, blocks, n * size)`` → ``(panels, blocks, bytes)``: field by field, in each by output."""
+    """``(panels, 2, 16, blocks, n * size)`` → ``(panels, blocks, bytes)``: field by field."""
     split = fields.reshape(*fields.shape[:-1], -1, size)
     return split.permute(0, 3, 4, 1, 2, 5).flatten(2)
