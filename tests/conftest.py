@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.fakes import write_byte_model
+from tests.leaks.census import child_processes
 
 # The same examples each time, and no deadline: the machine may be busy.
 settings.register_profile("triolet", derandomize=True, deadline=None)
@@ -22,6 +25,19 @@ CHAT_TEMPLATE = (
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Every asynchronous test runs on both event loops."""
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Every test ends the threads and processes that it began."""
+    before = _threads(), child_processes()
+    yield
+    assert _threads() <= before[0], "threads of the package"
+    assert child_processes() <= before[1], "child processes"
+
+
+def _threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("triolet-")}
 
 
 @pytest.fixture(scope="session")
