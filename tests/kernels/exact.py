@@ -23,7 +23,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rotate(head: Tensor, position: int, cos_sin: Tensor) -> Tensor:
     """Pairs of dimensions as complex numbers, turned by the position's angle."""
     half = len(head) // 2
-    cos, sin = cos_sin[position].double().split(half)
+    cos, sin = cos_sin[position].double().chunk(2)
     turned = torch.complex(head[:half].double(), head[half:].double()) * torch.complex(cos, sin)
     return torch.cat([turned.real, turned.imag])
 

@@ -29,9 +29,9 @@ def test_dequantises_every_format(kind: str) -> None:
 
 
 def test_q4_1_is_scale_times_code_plus_minimum() -> None:
-    scale, minimum = np.float16(0.5), np.float16(-2)
+    header = np.array([0.5, -2], dtype=np.float16)
     codes = np.arange(16, dtype=np.uint8) | (15 - np.arange(16, dtype=np.uint8)) << 4
-    data = np.concatenate([scale[None].view(np.uint8), minimum[None].view(np.uint8), codes])
+    data = np.concatenate([header.view(np.uint8), codes])
     tensor = QuantTensor(torch.from_numpy(data)[None], "Q4_1", (1, 32))
     expected = [0.5 * code - 2 for code in [*range(16), *range(15, -1, -1)]]
     assert tensor.dequantize()[0].tolist() == expected

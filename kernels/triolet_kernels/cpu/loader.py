@@ -58,11 +58,14 @@ class NativeLibrary:
 
     @classmethod
     def open(
-        cls, environment: Mapping[str, str], num_threads: int = 1, path: Path = LIBRARY_PATH
+        cls, environment: Mapping[str, str], num_threads: int = 1, path: Path | None = None
     ) -> NativeLibrary:
-        """Raises NativeError if there is no library, ValueError if the CPU lacks the variant asked for."""
+        """The library at ``path``, or the one beside this module, for ``num_threads`` threads.
+
+        Raises NativeError if there is none, ValueError if the CPU lacks the variant asked for.
+        """
         try:
-            library = ctypes.CDLL(str(path))
+            library = ctypes.CDLL(str(path or LIBRARY_PATH))
         except OSError as error:
             raise NativeError(f"the native CPU kernels were not built ({error})") from error
         runnable = [isa for isa in INSTRUCTION_SETS if _runs(library, isa)]

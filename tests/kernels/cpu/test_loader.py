@@ -44,7 +44,7 @@ def test_says_that_the_library_was_not_built(tmp_path: Path) -> None:
 def test_without_the_library_one_warning_and_the_same_results(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(NativeLibrary.open.__func__, "__defaults__", (1, tmp_path / "none.so"))
+    monkeypatch.setattr(loader, "LIBRARY_PATH", tmp_path / "none.so")
     with caplog.at_level(logging.WARNING, "triolet"):
         ops = select_ops(torch.device("cpu"))
     assert ops.name == "cpu-torch"

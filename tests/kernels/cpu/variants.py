@@ -28,10 +28,14 @@ def runs(isa: str) -> bool:
     return hasattr(library, f"triolet_runs_{isa}") and bool(library[f"triolet_runs_{isa}"]())
 
 
-def make_ops(isa: str) -> CpuOps:
+def make_ops(isa: str, num_threads: int = 1) -> CpuOps:
     if not runs(isa):
         pytest.skip(f"this CPU does not run {isa}")
-    return CpuOps(NativeLibrary.open({"TRIOLET_CPU_ISA": isa}))
+    return CpuOps(NativeLibrary.open({"TRIOLET_CPU_ISA": isa}, num_threads))
+
+
+def isa_of(ops: CpuOps) -> str:
+    return ops.name.removeprefix("cpu-")
 
 
 ISAS = list(INSTRUCTION_SETS)
