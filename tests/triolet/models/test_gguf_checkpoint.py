@@ -32,7 +32,7 @@ def random_state(model_type: str) -> dict[str, torch.Tensor]:
         tie_word_embeddings=False,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_config(config)
     return {name: torch.randn_like(value) for name, value in model.state_dict().items()}
 
 

@@ -27,7 +27,7 @@ SIZES: dict[str, Any] = {
 
 def saved(folder: Path, model_type: str = "llama", shard_size: str = "1GB", **changes: Any) -> Any:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes}))  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes}))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()

@@ -50,10 +50,10 @@ def test_smollm2_s_template_writes_what_transformers_writes(smollm2: Tokenizer) 
         [*HELLO, {"role": "assistant", "content": "Hi! 👋"}, {"role": "user", "content": "  <b>\n"}],
     ):
         for add in (True, False):
-            (expected,), _ = render_jinja_template(
+            rendered = render_jinja_template(
                 conversations=[chat], chat_template=template.source, add_generation_prompt=add
-            )
-            assert template.render(chat, add_generation_prompt=add) == expected
+            )[0]
+            assert [template.render(chat, add_generation_prompt=add)] == rendered
     assert template.render(HELLO).endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
 
 

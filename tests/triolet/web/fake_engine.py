@@ -124,7 +124,7 @@ class FakeStream:
         return RequestOutput(
             request_id=self.request_id,
             prompt=None,
-            prompt_token_ids=list(self.prompt_token_ids),
+            prompt_token_ids=tuple(self.prompt_token_ids),
             outputs=[completion],
             is_finished=finish_reason is not None,
             seed=1234 if self._params.seed is None else self._params.seed,

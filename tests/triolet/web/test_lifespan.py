@@ -53,7 +53,7 @@ async def hosting(engine: FakeEngine, backend: str) -> AsyncIterator[httpx.Async
     serve = hypercorn.trio.serve if backend == "trio" else hypercorn.asyncio.serve
 
     async def run() -> None:
-        await serve(host_app(engine, backend), config, shutdown_trigger=stop.wait)  # type: ignore[arg-type]
+        await serve(host_app(engine, backend), config, shutdown_trigger=stop.wait)
 
     async with (
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client,

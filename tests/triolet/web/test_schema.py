@@ -33,7 +33,7 @@ def test_a_bare_chat_may_use_all_that_fits() -> None:
 
 
 def test_every_sampling_field_reaches_the_parameters() -> None:
-    fields = {
+    fields: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "max_tokens": 7,
         "stop": ["a", "b"], "stop_token_ids": [1], "include_stop_str_in_output": True,
         "ignore_eos": True, "skip_special_tokens": False,
