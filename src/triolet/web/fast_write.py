@@ -2,21 +2,18 @@
 
 Hypercorn sends through a lock, a shield and ``send_all``: several turns of the scheduler for a few bytes that
 the kernel nearly always takes at once. Here they are written straight away, and only what is left over goes
-the long way. It replaces one private method, so it is tied to the versions it has been tested with.
+the long way. It replaces a private method, so it is tied to the versions it was tested with.
 """
 
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 
 import trio
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.tcp_server import TCPServer
 
-__all__ = ["TESTED_VERSIONS", "install_fast_write"]
-
-TESTED_VERSIONS = ("0.18.",)
+__all__ = ["install_fast_write"]
 
 _send_the_long_way = TCPServer.protocol_send
 
@@ -36,9 +33,6 @@ async def _protocol_send(self: TCPServer, event: Event) -> None:
     await _send_the_long_way(self, event)
 
 
-def install_fast_write() -> bool:
-    """Put the direct write in place for this process, once. Returns False with an untested Hypercorn."""
-    if not version("hypercorn").startswith(TESTED_VERSIONS):
-        return False
+def install_fast_write() -> None:
+    """Use it for the connections of this process from here on."""
     TCPServer.protocol_send = _protocol_send  # type: ignore[method-assign]
-    return True

@@ -10,18 +10,24 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 from hypercorn.config import Config
 from quart import Quart
 
 from triolet.args import Backend
+from triolet.web.early_bytes import install_early_reading
 
 __all__ = ["GRACEFUL_SECONDS", "serve_http"]
 
 GRACEFUL_SECONDS = 1.0
 """How long connections get to close once the server has been told to stop."""
 KEEP_ALIVE_SECONDS = 30.0
+TESTED_VERSIONS = ("0.18.",)
+"""Of Hypercorn, whose private methods are replaced."""
+
+logger = logging.getLogger("triolet.web")
 
 
 async def serve_http(
@@ -29,18 +35,31 @@ async def serve_http(
 ) -> None:
     """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten."""
     config = _config(listener)
+    _install_patches(backend)
     if backend == "trio":
         import hypercorn.trio
 
-        from triolet.web.fast_write import install_fast_write
-
-        install_fast_write()
         await hypercorn.trio.serve(app, config, shutdown_trigger=must_stop)
     else:
         import hypercorn.asyncio
 
         with _vanished_peers_are_no_errors():
             await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
+
+
+def _install_patches(backend: Backend) -> None:
+    if not version("hypercorn").startswith(TESTED_VERSIONS):
+        logger.warning(
+            "Hypercorn %s is not one of the tested versions (%s): some clients that leave may go unnoticed",
+            version("hypercorn"), ", ".join(f"{tested}x" for tested in TESTED_VERSIONS),
+        )  # fmt: skip
+        return
+    install_early_reading()
+    if backend == "trio":
+        # Imported here, because it needs Hypercorn's Trio worker.
+        from triolet.web.fast_write import install_fast_write
+
+        install_fast_write()
 
 
 def _config(listener: socket.socket) -> Config:

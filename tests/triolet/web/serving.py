@@ -73,6 +73,7 @@ async def serving(
                     if not running.is_over.is_set() and not server.is_leaving:
                         await server.drain()
                     await running.is_over.wait()
+                assert exits == [], "the server could not close by itself"
                 group.cancel_scope.cancel()
 
 

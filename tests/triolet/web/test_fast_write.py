@@ -93,11 +93,7 @@ async def test_other_events_and_a_busy_connection_go_the_long_way(monkeypatch: p
         await stream.aclose()
 
 
-def test_it_is_put_in_place_only_for_versions_that_were_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_takes_the_place_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TCPServer, "protocol_send", fast_write._send_the_long_way)
-    monkeypatch.setattr(fast_write, "version", lambda name: "0.19.0")
-    assert not fast_write.install_fast_write()
-    assert TCPServer.protocol_send is fast_write._send_the_long_way
-    monkeypatch.setattr(fast_write, "version", lambda name: "0.18.3")
-    assert fast_write.install_fast_write()
+    fast_write.install_fast_write()
     assert TCPServer.protocol_send is fast_write._protocol_send
