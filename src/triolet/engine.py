@@ -130,7 +130,8 @@ class Engine:
                     await client.stop()  # then the output handler ends, having handed on the last outputs
                 serving.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _single(group) from None
+            error = _single(group)
+            raise error from error.__cause__
 
     async def _load(self, serving: TaskGroup, client: EngineClient, files: ModelFiles) -> InputProcessor:
         """Start the core and read the tokeniser side by side."""
@@ -185,7 +186,8 @@ class Engine:
                 group.cancel_scope.cancel()
             await group.__aexit__(None, None, None)
         except BaseExceptionGroup as errors:
-            raise _single(errors) from None
+            error = _single(errors)
+            raise error from error.__cause__
 
     def _set_phase(self, phase: str) -> None:
         # Called from the loading threads; plain assignments of immutable values.
@@ -326,7 +328,8 @@ class Engine:
             return requests.add(state)
         except RequestError as exc:
             self._statistics.count("refused" if isinstance(exc, OverloadedError) else "invalid")
-            raise
+            # Without the frames in which it arose: they hold the prompt, and a thread's hold the error too.
+            raise exc.with_traceback(None) from exc.__cause__
 
     def _accepting(self) -> tuple[InputProcessor, RequestTable]:
         if self._state is EngineState.DEAD:

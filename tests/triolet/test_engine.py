@@ -306,6 +306,20 @@ class TestErrors:
                 await engine.submit("a" * (LONG_TEXT + 1))
             assert engine.statistics().outcomes == {"invalid": 5}
 
+    @pytest.mark.parametrize("prompt", [None, 5, b"abc", {"a": 1}, ["x"]], ids=repr)
+    async def test_a_prompt_of_another_kind(self, byte_model: Path, prompt: Any) -> None:
+        async with make(byte_model) as engine:
+            with pytest.raises(InvalidRequestError) as caught:
+                await engine.submit(prompt)
+        assert caught.value.param == "prompt"
+
+    @pytest.mark.parametrize("messages", [None, 5, "Hi", {"role": "user"}, [], ["Hi"], [{}]], ids=repr)
+    async def test_messages_of_another_kind(self, byte_model: Path, messages: Any) -> None:
+        async with make(byte_model) as engine:
+            with pytest.raises(InvalidRequestError) as caught:
+                await engine.submit_chat(messages)
+        assert caught.value.param == "messages"
+
     async def test_a_full_queue_refuses(self, byte_model: Path) -> None:
         runner = FakeRunner()
         options = {"max_num_seqs": 1, "max_num_queued_requests": 1}
@@ -347,10 +361,11 @@ class TestErrors:
                         await anext(engine.generate("abc"))
                 await anyio.sleep_forever()
 
-        with pytest.raises(EngineDeadError, match="device lost"):
+        with pytest.raises(EngineDeadError, match="device lost") as caught:
             await use_until_it_dies()
+        assert repr(caught.value.__cause__) == "RuntimeError('device lost')"
         assert engine.state is EngineState.DEAD
-        with pytest.raises(EngineDeadError):
+        with pytest.raises(EngineDeadError, match="device lost"):
             await engine.submit("abc")
 
     async def test_statistics_count_everything(self, byte_model: Path) -> None:

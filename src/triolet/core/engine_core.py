@@ -10,6 +10,7 @@ This module knows no event loop, no text and no torch.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
@@ -78,13 +79,15 @@ class EngineCore:
             result = self._runner.execute(plan)
         except Exception as exc:
             self._num_failed_steps += 1
+            logger.exception(
+                "step %d failed; its %d requests end with an error", plan.step_id, len(plan.rows)
+            )
+            # Whoever keeps the error, or its log record, is not to keep the step's tensors and the model.
+            traceback.clear_frames(exc.__traceback__)
             if self._num_failed_steps >= MAX_FAILED_STEPS:
                 raise EngineDeadError(
                     f"{self._num_failed_steps} steps in a row failed, the last with {exc!r}"
                 ) from exc
-            logger.exception(
-                "step %d failed; its %d requests end with an error", plan.step_id, len(plan.rows)
-            )
             return _failed_result(plan, exc)
         self._num_failed_steps = 0
         return result

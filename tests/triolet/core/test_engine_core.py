@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from tests.fakes import FakeRunner, fake_core
 
+from triolet.args import EngineArgs
 from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan
 from triolet.request import FinishReason, Request, TokenOutput
@@ -65,6 +68,27 @@ def test_steps_that_keep_failing_are_the_death_of_the_engine() -> None:
     core.add(request(9))
     with pytest.raises(EngineDeadError, match="device lost"):
         core.step()
+
+
+def test_an_error_keeps_nothing_of_the_step_alive(caplog: pytest.LogCaptureFixture) -> None:
+    class Tensors:
+        """What a step would hold."""
+
+    references = []
+
+    def fail(plan: StepPlan) -> None:
+        tensors = Tensors()
+        references.append(weakref.ref(tensors))
+        raise RuntimeError("device lost")
+
+    core = fake_core(FakeRunner(fail=fail), EngineArgs(max_num_seqs=1))
+    for number in range(3):
+        core.add(request(number))
+    with pytest.raises(EngineDeadError) as caught:
+        run(core)
+    assert repr(caught.value.__cause__) == "RuntimeError('device lost')"
+    assert len(caplog.records) == len(references) == 3
+    assert [reference() for reference in references] == [None] * 3
 
 
 def test_abort_takes_a_request_out() -> None:
