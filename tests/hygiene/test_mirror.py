@@ -24,7 +24,6 @@ UNTESTED_ALONE = {
     "src/triolet/models/registry.py": "tests/triolet/models/test_loader.py",
     "src/triolet/models/weights.py": "tests/triolet/models/test_loader.py",
     "src/triolet/web/app.py": "tests/triolet/web/test_lifespan.py",
-    "src/triolet/web/http_server.py": "tests/triolet/web/test_serve.py",
     "src/triolet/web/serving_engine.py": "tests/triolet/web/fake_engine.py",
     "src/triolet/web/settings.py": "tests/triolet/web/test_auth.py",
 }
