@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
 from triolet.errors import EngineDeadError, InvalidRequestError, OverloadedError, PromptTooLongError
 from triolet.request import (
@@ -74,6 +75,8 @@ class FakeStream:
             await self._changed.wait()
         if self._engine.is_slow:
             await anyio.sleep(0.001)
+        elif self._engine.is_endless:
+            await checkpoint()
 
     @property
     def _is_ready(self) -> bool:
