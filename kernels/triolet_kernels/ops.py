@@ -165,7 +165,7 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
         logger.warning(
             "%s: running on torch alone, which is slow. Install again where there is a C++ compiler (g++), "
             "or in a checkout run: python kernels/build_cpu.py",
-            error,
+            str(error),  # not itself: a record that is kept would pin the frames it came through
         )
         return CpuOps(NativeLibrary.missing())
 

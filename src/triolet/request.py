@@ -8,7 +8,7 @@ This module knows neither torch nor an event loop nor any other part of the engi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -63,6 +63,7 @@ class SamplingParams:
     ``temperature`` 0 is greedy. ``top_k`` 0 or -1, ``top_p`` 1 and ``min_p`` 0 are off. ``max_tokens``
     None means all that fits. ``seed`` None picks one at random; the seed used comes back in the output.
     ``logprobs`` is the number of most likely tokens reported beside the sampled one (0: just that one).
+    ``stop`` and ``stop_token_ids`` are kept as tuples, whatever sequence they were.
     """
 
     temperature: float = 1.0
@@ -71,8 +72,8 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     max_tokens: int | None = 16
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
