@@ -14,12 +14,13 @@ import msgspec
 from quart import Response, g, request
 
 from triolet.errors import ModelNotFoundError
+from triolet.web.body import BodyTimeoutError, discard_body
 from triolet.web.generation import FoldedChoice, Generation, Usage
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.sse import ChunkShape, event_stream_response
 
-__all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "json_response", "label_response"]
+__all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "finish_response", "json_response"]
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -77,8 +78,13 @@ def json_response(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status=status, content_type="application/json")
 
 
-def label_response(response: Response) -> Response:
-    """Name the request: the caller's ``X-Request-Id``, else the id of the answer, else a new one."""
+async def finish_response(response: Response) -> Response:
+    """What every answer gets: the whole request has been read, and it is named.
+
+    The name is the caller's ``X-Request-Id``, else the id of the answer, else a new one.
+    """
+    if response.status_code == BodyTimeoutError.status or not await discard_body(request):
+        response.headers["Connection"] = "close"
     given = request.headers.get("X-Request-Id", "")
     if _REQUEST_ID.fullmatch(given):
         response.headers["X-Request-Id"] = given

@@ -12,7 +12,7 @@ from quart_trio import QuartTrio
 
 from triolet.args import Backend, ServeArgs
 from triolet.statistics import EngineState
-from triolet.web.answer import label_response
+from triolet.web.answer import finish_response
 from triolet.web.auth import key_check, resolve_api_key
 from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
@@ -45,7 +45,7 @@ def blueprint(
     add_model_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
     install_error_handlers(routes)
-    routes.after_request(_label)
+    routes.after_request(finish_response)
     return routes
 
 
@@ -70,14 +70,10 @@ def create_app(
     async def finish(response: Response) -> Response:
         if settings.is_leaving() or engine.state in LEAVING:
             response.headers["Connection"] = "close"
-        return label_response(response)
+        return await finish_response(response)
 
     app.asgi_app = FinalSendShield(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
     return app
-
-
-async def _label(response: Response) -> Response:
-    return label_response(response)
 
 
 def _application(backend: Backend) -> Quart:

@@ -6,19 +6,22 @@ Knows nothing of what the fields mean.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TypeVar
 
 import anyio
 import msgspec
 from quart import Request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from triolet.errors import InvalidRequestError, RequestTooLargeError, TrioletError
 
-__all__ = ["BodyTimeoutError", "decode_json", "read_body"]
+__all__ = ["BodyTimeoutError", "decode_json", "discard_body", "read_body"]
 
 BODY_TIMEOUT_SECONDS = 60.0
 DISCARD_BYTES = 64 * 2**20
-"""How much of a body that is too large is read and dropped, so that the client gets to read the answer."""
+DISCARD_SECONDS = 5.0
+"""How much of a body that nobody wants is read and dropped, and for how long."""
 
 T = TypeVar("T")
 
@@ -36,19 +39,32 @@ class BodyTimeoutError(TrioletError):
 async def read_body(request: Request, *, max_bytes: int, timeout: float = BODY_TIMEOUT_SECONDS) -> bytes:
     """The whole body. Raises :class:`RequestTooLargeError` above ``max_bytes``, whatever was announced."""
     body = bytearray()
-    num_bytes = 0
     with anyio.move_on_after(timeout) as scope:
         async for chunk in request.body:
-            num_bytes += len(chunk)
-            if num_bytes <= max_bytes:
-                body += chunk
-            elif num_bytes > max_bytes + DISCARD_BYTES:
-                break
-    if num_bytes > max_bytes:
-        raise RequestTooLargeError(f"The request body is larger than the {max_bytes} bytes accepted here.")
+            body += chunk
+            if len(body) > max_bytes:
+                raise RequestTooLargeError(
+                    f"The request body is larger than the {max_bytes} bytes accepted here."
+                )
     if scope.cancelled_caught:
         raise BodyTimeoutError(f"The request body did not arrive within {timeout:g} s.")
     return bytes(body)
+
+
+async def discard_body(request: Request, *, timeout: float = DISCARD_SECONDS) -> bool:
+    """Read and drop what is left of a body; False if that is too much or takes too long.
+
+    An answer that is out before the body is in ends the connection under the client, who may then see neither
+    this answer nor the next.
+    """
+    num_bytes = 0
+    with anyio.move_on_after(timeout), suppress(RequestEntityTooLarge):
+        async for chunk in request.body:
+            num_bytes += len(chunk)
+            if num_bytes > DISCARD_BYTES:
+                return False
+        return True
+    return False
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:

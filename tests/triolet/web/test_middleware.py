@@ -41,6 +41,23 @@ async def test_a_kept_connection_is_used_again_and_closed_when_the_server_stops(
         assert await read_to_end(stream) == b""
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/health", "/v1/completions"])
+async def test_an_error_before_the_body_is_in_keeps_the_connection(
+    anyio_backend_name: str, path: str
+) -> None:
+    whole = request_bytes(path, BODY)
+    async with (
+        serving(FakeEngine(), anyio_backend_name, api_key="k") as running,
+        await running.connect() as stream,
+    ):
+        for _ in range(3):
+            await stream.send(whole[:-5])
+            await anyio.wait_all_tasks_blocked()
+            await stream.send(whole[-5:])
+            received = await read_until(stream, b'"code":')
+            assert received.split()[1] in (b"401", b"404", b"405")
+
+
 async def test_the_last_send_is_finished_though_the_handler_is_cancelled() -> None:
     sent: list[str] = []
 
