@@ -137,6 +137,16 @@ struct Attention {
                 int(smaller(geometry.chunk, rows.end_key - first))};
     }
 
+    // Starts the way of a chunk's keys and values from memory: blocks are too short for the hardware to guess.
+    void prefetch(const Chunk<T>& chunk) const {
+        constexpr int64_t kLine = 64 / sizeof(T), P = PairSize<T>::value;
+        int64_t run = geometry.chunk * P, size = geometry.chunk * geometry.head_dim;
+        for (int64_t pair = 0; pair < geometry.head_dim / P; ++pair)
+            for (int64_t i = 0; i < run; i += kLine)
+                __builtin_prefetch(chunk.keys + pair * geometry.block_size * P + i);
+        for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(chunk.values + i);
+    }
+
     // Sums over the keys of one span.
     void walk_span(const RowTile<T>& rows, const TokenTile& tile, int64_t group, int64_t span,
                    const RowStates& states) const {
@@ -146,6 +156,8 @@ struct Attention {
         for (int64_t first = span * kSpan; first < end; first += geometry.chunk) {
             if (first + geometry.chunk <= rows.first_key) continue;
             Chunk<T> chunk = chunk_at(rows, tile, group, first);
+            int64_t next = first + geometry.chunk;
+            if (next < rows.end_key) prefetch(chunk_at(rows, tile, group, next));
             for (int row = 0; row < rows.num_rows; row += kMaxTileRows) {
                 int count = int(smaller(kMaxTileRows, rows.num_rows - row));
                 attend_rows_for<T>(count)(chunk, rows.query + row * geometry.head_dim, rows.positions + row, geometry,

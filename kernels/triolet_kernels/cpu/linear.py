@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from triolet_kernels.cpu.loader import NativeLibrary
-from triolet_kernels.cpu.packed_weight import PackedWeight, is_packable, pack
+from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
@@ -93,5 +93,6 @@ class LinearKernels:
 
     def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
         if isinstance(packed.weight, QuantTensor):
-            return packed.weight.rows(token_ids).dequantize().to(packed.dtype)
+            rows = packed.weight.rows(token_ids)
+            return (decode_rows(rows) if is_packable(rows) else rows.dequantize()).to(packed.dtype)
         return functional.embedding(token_ids, packed.weight)

@@ -40,8 +40,9 @@ def test_dense_weights(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_embedding(any_ops: CpuOps, dtype: torch.dtype) -> None:
-    weight, token_ids = quantize(torch.randn(9, 64), "Q8_0"), torch.tensor([8, 0, 8, 3])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q8_0"])
+def test_embedding(any_ops: CpuOps, dtype: torch.dtype, kind: str) -> None:
+    weight, token_ids = quantize(torch.randn(9, 64), kind), torch.tensor([8, 0, 8, 3])
     actual = any_ops.embedding(token_ids, any_ops.pack_embedding(weight, dtype))
     expected = ReferenceOps().embedding(token_ids, ReferenceOps().pack_embedding(weight, dtype))
     assert torch.equal(actual, expected)
