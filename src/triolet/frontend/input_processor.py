@@ -17,11 +17,13 @@ from typing import Any
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.frontend.request_state import RequestState
-from triolet.request import MAX_SEED, Request, SamplingParams
+from triolet.request import Request, SamplingParams
 from triolet.text.chat_template import ChatTemplate
 from triolet.text.tokenizer import Tokenizer
 
 __all__ = ["InputProcessor", "Prompt", "SeedSource"]
+
+NUM_SEEDS = 2**53  # what JSON readers with floating-point numbers can hold exactly
 
 Prompt = str | Sequence[int]
 
@@ -222,6 +224,6 @@ class SeedSource:
 
     def next(self) -> int:
         if self._seed is None:
-            return secrets.randbelow(MAX_SEED + 1)
-        # A Weyl sequence: each step adds an odd constant, so no seed repeats within 2^63 requests.
-        return (self._seed + next(self._numbers) * 0x1E3779B97F4A7C15) & MAX_SEED
+            return secrets.randbelow(NUM_SEEDS)
+        # A Weyl sequence: each step adds an odd constant, so no seed repeats within 2^53 requests.
+        return (self._seed + next(self._numbers) * 0x13C6EF372FE94B) % NUM_SEEDS

@@ -10,8 +10,8 @@ from tests.fakes import EOS_ID, VOCAB_SIZE
 from tests.triolet.frontend.parts import input_processor
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
-from triolet.frontend.input_processor import InputProcessor, SeedSource
-from triolet.request import MAX_SEED, SamplingParams
+from triolet.frontend.input_processor import NUM_SEEDS, InputProcessor, SeedSource
+from triolet.request import SamplingParams
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -152,7 +152,7 @@ class TestSeedSource:
         seeds = [first.next() for _ in range(50)]
         assert seeds == [second.next() for _ in range(50)]
         assert len(set(seeds)) == 50
-        assert all(0 <= value <= MAX_SEED for value in seeds)
+        assert all(0 <= value < NUM_SEEDS for value in seeds)
 
     def test_without_one_they_cannot_be_foretold(self) -> None:
         first, second = SeedSource(None), SeedSource(None)
