@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = options.text.read_text(encoding="utf-8")
     token_ids = load_tokenizer(files).encode(text, add_special_tokens=False)[: options.num_tokens]
     fast_dtype = preferred_dtype(device) if options.dtype == "auto" else getattr(torch, options.dtype)
-    print(f"{files.name}: {len(token_ids)} tokens of {options.text.name}, context {options.context}")
+    print(f"{files.path.name}: {len(token_ids)} tokens of {options.text.name}, context {options.context}")
     results = []
     for is_reference, dtype in ((True, torch.float32), (False, fast_dtype)):
         model = load(files, is_reference=is_reference, dtype=dtype, device=device)

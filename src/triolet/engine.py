@@ -23,6 +23,7 @@ from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient, open_client
 from triolet.core.loop import Wakeup, loop_poster
 from triolet.errors import EngineDeadError, ModelLoadError, OverloadedError, RequestError, UsageError
+from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text, served_names
 from triolet.frontend.output_processor import FrontendStatistics
@@ -115,7 +116,7 @@ class Engine:
 
     async def _serve(self, task_status: TaskStatus[None]) -> None:
         """The supervisor nursery; its nesting is the order of shutdown."""
-        files = await anyio.to_thread.run_sync(find_model, self.args, self._set_phase, abandon_on_cancel=True)
+        files = await fetch_model(partial(find_model, self.args), self._set_phase)
         client = self._client_factory(self.args, files, self._set_phase)
         try:
             async with anyio.create_task_group() as serving:

@@ -5,6 +5,7 @@ Synchronous: the asynchronous front end calls this in a worker thread. Knows no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,8 +50,8 @@ def served_names(args: EngineArgs) -> tuple[str, ...]:
     """The names requests may use: those asked for, or the model's own without folder and ending."""
     if args.served_model_name:
         return args.served_model_name
-    path = Path(args.model)
-    if args.model.endswith(".gguf"):
+    path = Path(os.path.expanduser(args.model))
+    if path.suffix.lower() == ".gguf":
         return (path.stem,)
     return (path.resolve().name if path.is_dir() else args.model,)
 

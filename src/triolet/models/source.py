@@ -29,12 +29,10 @@ _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:/([
 class ModelFiles:
     """A model on disk.
 
-    ``name``: what the model is called where the user gives it no other name.
     ``path``: the GGUF file, or the Hugging Face directory.
     ``weights``: the files that hold the weights.
     """
 
-    name: str
     path: Path
     kind: Literal["gguf", "huggingface"]
     weights: tuple[Path, ...]
@@ -61,35 +59,35 @@ def resolve_model(
     hub_name = None if builtin is not None or path is not None else _hub_name(name)
     if hub_name is not None:
         fetched = fetch_from_hub(hub_name, revision=revision, cache_dir=cache_dir)
-        return local_files(fetched, name=str(hub_name))
+        return local_files(fetched)
     if revision is not None:
         raise UsageError("revision (--revision) is for models of the hub only", param="revision")
     if builtin is not None:
         fetched = fetch_builtin(builtin, cache_dir or default_cache_dir(), progress)
-        return local_files(fetched, name=builtin.name)
+        return local_files(fetched)
     if path is None:
         raise UsageError(_unknown(name), param="model")
     return local_files(path)
 
 
-def local_files(path: Path, *, name: str | None = None) -> ModelFiles:
+def local_files(path: Path) -> ModelFiles:
     """The model at a path that exists.
 
     Raises :class:`ModelFileError` if it is neither a GGUF file nor a directory with a model.
     """
     if path.is_dir():
-        return _directory(path, name or path.resolve().name)
+        return _directory(path)
     if path.suffix.lower() != ".gguf" or not path.is_file():
         raise ModelFileError(f"{path}: is neither a .gguf file nor a directory with config.json")
-    return ModelFiles(name or path.stem, path, "gguf", (path,))
+    return ModelFiles(path, "gguf", (path,))
 
 
-def _directory(path: Path, name: str) -> ModelFiles:
+def _directory(path: Path) -> ModelFiles:
     if not (path / "config.json").is_file():
         files = sorted(path.glob("*.gguf"))
         hint = f"; did you mean {files[0]}?" if files else ""
         raise ModelFileError(f"{path}: has no config.json, so it is not a Hugging Face directory{hint}")
-    return ModelFiles(name, path, "huggingface", find_weights(path))
+    return ModelFiles(path, "huggingface", find_weights(path))
 
 
 def _existing_path(name: str) -> Path | None:

@@ -66,6 +66,7 @@ def test_a_template_that_cannot_be_read_is_blamed_on_its_flag(
     [
         ({"model": "smollm2-135m-instruct"}, ("smollm2-135m-instruct",)),
         ({"model": "/models/Small.Q4_1.gguf"}, ("Small.Q4_1",)),
+        ({"model": "~/Small.GGUF"}, ("Small",)),
         ({"model": "owner/model"}, ("owner/model",)),
         ({"model": "owner/model", "served_model_name": "mine"}, ("mine",)),
         ({"model": "x.gguf", "served_model_name": ("a", "b")}, ("a", "b")),
@@ -82,3 +83,5 @@ def test_a_directory_is_served_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     assert served_names(EngineArgs(model=f"{folder}/")) == ("tiny",)
     monkeypatch.chdir(folder)
     assert served_names(EngineArgs(model=".")) == ("tiny",)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert served_names(EngineArgs(model="~/tiny")) == ("tiny",)

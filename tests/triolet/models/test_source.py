@@ -28,16 +28,16 @@ def directory(tmp_path: Path) -> Path:
 
 def test_a_gguf_file(llama_gguf: Path) -> None:
     files = resolve_model(str(llama_gguf))
-    assert (files.name, files.kind) == ("tiny", "gguf")
+    assert files.kind == "gguf"
     assert (files.path, files.weights) == (llama_gguf, (llama_gguf,))
 
 
 def test_a_hugging_face_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = resolve_model(str(directory))
-    assert (files.name, files.kind, files.path) == ("my-model", "huggingface", directory)
+    assert (files.kind, files.path) == ("huggingface", directory)
     assert files.weights == (directory / "model.safetensors",)
     monkeypatch.chdir(directory)
-    assert resolve_model(".").name == "my-model"
+    assert resolve_model(".").kind == "huggingface"
 
 
 def test_a_home_relative_path(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_a_built_in_name_is_fetched(
     monkeypatch.setattr(source, "fetch_builtin", fetch)
     monkeypatch.setattr(source, "BUILTIN_MODELS", {"fake-model": fake_model})
     files = resolve_model("Fake-Model", cache_dir=tmp_path, progress=calls.append)
-    assert (files.name, files.path) == ("fake-model", llama_gguf)
+    assert files.path == llama_gguf
     assert calls == [(fake_model, tmp_path, calls.append)]
 
 
@@ -94,7 +94,7 @@ def test_a_hub_id_is_fetched(
 
     monkeypatch.setattr(source, "fetch_from_hub", fetch)
     files = resolve_model(name, revision="v1")
-    assert (files.name, files.path) == (name, llama_gguf)
+    assert files.path == llama_gguf
     assert calls == [(expected, "v1", None)]
 
 

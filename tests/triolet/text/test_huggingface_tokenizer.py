@@ -66,7 +66,7 @@ def test_it_equals_transformers(write: WriteModel) -> None:
     directory = write(None)
     original.save_pretrained(str(directory))
     original = PreTrainedTokenizerFast.from_pretrained(str(directory))
-    tokenizer = load_tokenizer(ModelFiles("m", directory, "huggingface", ()))
+    tokenizer = load_tokenizer(ModelFiles(directory, "huggingface", ()))
     assert tokenizer.special_token_ids == set(original.all_special_ids) | {
         backend.token_to_id("<|endoftext|>")
     }
