@@ -101,7 +101,7 @@ def test_whatever_comes_the_error_is_the_callers(fields: dict[str, Any]) -> None
 
 
 def test_one_stop_may_be_given_by_itself() -> None:
-    params = SamplingParams(stop="END")  # type: ignore[arg-type]
+    params = SamplingParams(stop="END")
     assert params.stop == ("END",)
 
 
@@ -122,7 +122,7 @@ def test_params_are_values_and_replace_makes_a_checked_copy() -> None:
 
 def test_a_list_that_the_caller_changes_later_is_not_the_params() -> None:
     stops, ids = ["a"], [1]
-    params = SamplingParams(stop=stops, stop_token_ids=ids)  # type: ignore[arg-type]
+    params = SamplingParams(stop=stops, stop_token_ids=ids)
     stops.append("b")
     ids.append(2)
     assert (params.stop, params.stop_token_ids) == (("a",), (1,))

@@ -110,6 +110,16 @@ class ModelRunner:
         config = checkpoint.config
         max_model_len = choose_max_model_len(args, config)
         dtype = choose_dtype(args, device)
+        cache_config = KVCacheConfig.of(config, block_size=args.block_size, dtype=dtype, device=device)
+
+        def fitting_blocks() -> int:
+            available = available_memory(device)
+            return choose_num_blocks(
+                args, cache_config, max_model_len=max_model_len, available_bytes=available
+            )
+
+        # A context for which there is no memory even now is refused before anything of its size is made.
+        fitting_blocks()
         ops = select_ops(
             device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
         )
@@ -118,10 +128,7 @@ class ModelRunner:
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")
-        cache_config = KVCacheConfig.of(config, block_size=args.block_size, dtype=dtype, device=device)
-        num_blocks = choose_num_blocks(
-            args, cache_config, max_model_len=max_model_len, available_bytes=available_memory(device)
-        )
+        num_blocks = fitting_blocks()
         logger.info(
             "model on %s in %s with %s kernels; %d KV blocks of %d tokens, %d MiB",
             device, str(dtype).removeprefix("torch."), ops.name, num_blocks, args.block_size,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import shutil
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,6 +191,22 @@ def test_load_leaves_torch_as_it_was(model_path: Path) -> None:
             lambda phase: None,
         )
     assert before == (torch.get_num_threads(), torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+
+def test_a_context_beyond_all_memory_is_refused_before_anything_is_loaded(
+    model_path: Path, tmp_path: Path
+) -> None:
+    """Its rotary table alone would be hundreds of gigabytes."""
+    shutil.copytree(model_path, tmp_path / "endless")
+    config = json.loads((model_path / "config.json").read_text())
+    (tmp_path / "endless" / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 1 << 30})
+    )
+    phases: list[str] = []
+    args = EngineArgs(device="cpu", num_threads=1)
+    with pytest.raises(UsageError, match="the longest that fits is --max-model-len"):
+        ModelRunner.load(local_files(tmp_path / "endless"), args, phases.append)
+    assert phases == ["loading weights"]
 
 
 def test_close_gives_weights_and_cache_back(model_path: Path) -> None:
