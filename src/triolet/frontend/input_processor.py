@@ -84,6 +84,7 @@ class InputProcessor:
             params,
             request_id=request_id,
             prompt=text,
+            param="messages",
             is_continuation=False,
             arrived=arrived,
         )
@@ -120,11 +121,13 @@ class InputProcessor:
         *,
         request_id: str | None = None,
         prompt: str | None = None,
+        param: str = "prompt",
         is_continuation: bool = True,
         arrived: float | None = None,
     ) -> RequestState:
         """The request for the core and its way back, under a new internal id.
 
+        ``param``: the field that the tokens came from, blamed where they are too many.
         ``is_continuation``: the output goes on where the prompt ends, as it does not in a chat; then a space
         at its beginning is kept. ``arrived``: when it came, on the monotonic clock; now, if not given.
 
@@ -134,7 +137,7 @@ class InputProcessor:
         request = Request(
             request_id=internal_id,
             prompt_token_ids=token_ids,
-            max_tokens=self._max_tokens(len(token_ids), params.max_tokens),
+            max_tokens=self._max_tokens(len(token_ids), params.max_tokens, param),
             seed=self.seeds.next() if params.seed is None else params.seed,
             temperature=params.temperature,
             top_p=params.top_p,
@@ -172,13 +175,13 @@ class InputProcessor:
             )
         return token_ids
 
-    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, param: str) -> int:
         room = self.max_model_len - num_prompt_tokens
         if room < 1:
             raise PromptTooLongError(
-                f"prompt: has {num_prompt_tokens} tokens, but the context is {self.max_model_len} tokens and "
-                "at least one is needed for the output; shorten the prompt",
-                param="prompt",
+                f"{param}: {num_prompt_tokens} tokens, but the context is {self.max_model_len} tokens and "
+                "at least one is needed for the output; send less",
+                param=param,
             )
         if max_tokens is None:
             return room

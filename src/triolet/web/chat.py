@@ -85,17 +85,18 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
     @blueprint.post("/v1/chat/completions")
     async def chat_completions() -> Response:
         body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
-        params, messages = body.sampling_params(), body.message_mappings()
-        head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
-        require_serving(engine)
-        submit = partial(
-            engine.submit_chat,
-            messages,
-            params,
-            request_id=head.id,
-            add_generation_prompt=body.add_generation_prompt is not False,
-        )
-        generation = await submit_all([submit])
+        with body.blaming_its_own_fields():
+            params, messages = body.sampling_params(), body.message_mappings()
+            head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
+            require_serving(engine)
+            submit = partial(
+                engine.submit_chat,
+                messages,
+                params,
+                request_id=head.id,
+                add_generation_prompt=body.add_generation_prompt is not False,
+            )
+            generation = await submit_all([submit])
         shape = ChatShape(head, engine.tokenizer, is_usage_included=body.is_usage_included)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval

@@ -5,7 +5,8 @@ Knows nothing of the engine or of HTTP; the limits of numbers are those of :clas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
@@ -206,6 +207,17 @@ class ChatBody(GenerationBody, kw_only=True):
         max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         return self._sampling_params(max_tokens=max_tokens, logprobs=logprobs)
+
+    @contextmanager
+    def blaming_its_own_fields(self) -> Iterator[None]:
+        """What is wrong with ``max_tokens`` is said of its newer name, where that was sent."""
+        try:
+            yield
+        except InvalidRequestError as error:
+            if error.param != "max_tokens" or self.max_tokens is not None:
+                raise
+            message = error.message.replace("max_tokens", "max_completion_tokens")
+            raise type(error)(message, param="max_completion_tokens") from error.__cause__
 
     def message_mappings(self) -> list[dict[str, Any]]:
         return [message.as_mapping(index) for index, message in enumerate(self.messages)]

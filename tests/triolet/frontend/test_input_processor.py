@@ -111,6 +111,11 @@ class TestLimits:
             inputs.process((1,) * num_prompt, SamplingParams(max_tokens=max_tokens))
         assert caught.value.param == param
 
+    def test_a_conversation_that_is_too_long_is_blamed_on_the_messages(self, inputs: InputProcessor) -> None:
+        with pytest.raises(PromptTooLongError, match=r"messages: 72 tokens") as caught:
+            inputs.prepare_chat([{"role": "user", "content": "x" * 54}], SamplingParams())
+        assert caught.value.param == "messages"
+
     def test_stop_token_ids_must_be_in_the_vocabulary(self, inputs: InputProcessor) -> None:
         with pytest.raises(InvalidRequestError, match="stop_token_ids: 258") as caught:
             inputs.process((1,), SamplingParams(stop_token_ids=(1, 258)))

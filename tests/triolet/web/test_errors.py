@@ -56,6 +56,7 @@ CASES = [
     Case(COMPLETIONS, {"prompt": "x" * 20_000}, 413),
     Case(CHAT, {"messages": MESSAGES, "tools": [{}]}, param="tools"),
     Case(CHAT, {"messages": MESSAGES, "max_tokens": 0}, param="max_tokens"),
+    Case(CHAT, {"messages": MESSAGES, "max_completion_tokens": 0}, param="max_completion_tokens"),
     Case(CHAT, {"messages": [{"role": "robot", "content": "x"}]}, param="messages[0].role"),
     Case(CHAT, {"messages": []}, param="messages"),
     Case(CHAT, {"messages": MESSAGES, "model": "other"}, 404, "model", "model_not_found"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from triolet.errors import InvalidRequestError
+from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.request import RequestOutputKind, SamplingParams
 from triolet.web.schema import MAX_PROMPTS, ChatBody, CompletionBody, decode_body
 
@@ -84,6 +84,21 @@ def test_chat_logprobs_are_the_number_of_top_tokens() -> None:
 def test_both_names_of_the_token_limit_mean_the_same() -> None:
     assert chat(max_completion_tokens=5).sampling_params().max_tokens == 5
     assert chat(max_completion_tokens=5, max_tokens=5).sampling_params().max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "raised", "param"),
+    [
+        ("max_completion_tokens", "max_tokens", "max_completion_tokens"),
+        ("max_tokens", "max_tokens", "max_tokens"),
+        ("max_completion_tokens", "messages", "messages"),
+    ],
+)
+def test_the_name_of_the_token_limit_in_an_error_is_the_one_sent(given: str, raised: str, param: str) -> None:
+    body = chat(**{given: 5})
+    with pytest.raises(PromptTooLongError, match=f"lower {param}") as caught, body.blaming_its_own_fields():
+        raise PromptTooLongError(f"lower {raised}", param=raised)
+    assert caught.value.param == param
 
 
 def test_messages_are_flattened_for_the_template() -> None:
