@@ -13,7 +13,7 @@ from quart import request
 
 from triolet.errors import AuthenticationError
 
-__all__ = ["key_check", "resolve_api_key"]
+__all__ = ["ENVIRONMENT_VARIABLE", "key_check", "resolve_api_key"]
 
 ENVIRONMENT_VARIABLE = "TRIOLET_API_KEY"
 OPEN_ENDPOINT = "live"

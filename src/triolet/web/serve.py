@@ -7,8 +7,10 @@ takes the server with it, after every open request has had its answer.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -20,6 +22,7 @@ from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
 from triolet.web.app import create_app
+from triolet.web.auth import ENVIRONMENT_VARIABLE, resolve_api_key
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, open_listener
 from triolet.web.middleware import OpenRequests
@@ -164,8 +167,7 @@ class Server:
         model = self._engine.model_names[0]
         self._announce(f"{model} is ready at {self._url} (OpenAI base URL: {self._url}/v1). Try it:")
         self._announce(
-            f"curl {self._url}/v1/chat/completions -H 'Content-Type: application/json' -d "
-            f"""'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'"""
+            _curl_command(self._url, model, has_key=resolve_api_key(self._args.api_key) is not None)
         )
 
 
@@ -177,6 +179,13 @@ class _WhenReady(TaskStatus[None]):
 
     def started(self, value: None = None) -> None:
         self._callback()
+
+
+def _curl_command(url: str, model: str, *, has_key: bool) -> str:
+    """A request to paste into a shell; it takes the API key, if there is one, from the environment."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+    key = f'-H "Authorization: Bearer ${ENVIRONMENT_VARIABLE}" ' if has_key else ""
+    return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(body)}"
 
 
 def _cause(error: BaseException) -> str:

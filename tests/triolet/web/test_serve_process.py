@@ -84,6 +84,18 @@ def test_the_lines_for_the_user_come_once_it_is_ready(backend: str) -> None:
     assert "Traceback" not in "\n".join(log)
 
 
+def test_the_command_for_the_user_takes_the_key_from_the_environment(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIOLET_API_KEY", "s3cret")
+    with launched(backend) as server:
+        server.line()
+        command = server.line()
+        assert "s3cret" not in command
+        answer = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, timeout=20)
+        assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
+
+
 def test_a_signal_drains_and_the_rest_is_told(backend: str) -> None:
     with launched(backend, "hold_at=3", "shutdown_timeout=0.2") as server:
         server.line()
