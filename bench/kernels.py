@@ -22,7 +22,7 @@ from bench.report import print_table, write_json
 from triolet_kernels.ops import AttentionBatch, Ops, preferred_dtype, select_ops
 from triolet_kernels.quant import QuantTensor
 
-__all__ = ["main", "measure_attention", "measure_ceilings", "measure_linear"]
+__all__ = ["best_time", "main", "measure_attention", "measure_ceilings", "measure_linear"]
 
 LINEAR_SHAPES = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
 ATTENTION_SPANS = ((1, 200, 201), (8, 200, 201), (32, 200, 201), (1, 2000, 2001), (1, 0, 512))

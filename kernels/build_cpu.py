@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BuildError", "compile_library", "get_build_hook", "main"]
+__all__ = ["BuildError", "compile_library", "get_build_hook", "known_variants"]
 
 LIBRARY = "kernels/triolet_kernels/cpu/libtriolet_cpu.so"
 COMMON_FLAGS = (
@@ -33,11 +33,16 @@ COMMON_FLAGS = (
     "-fno-rtti",
     "-Wno-psabi",
 )
+AVX2_FLAGS = "-mavx2 -mfma"
+AVX512_FLAGS = f"{AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16"
 X86_VARIANTS: Mapping[str, str] = {
-    "avx512": "-mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16",
-    "avx2": "-mavx2 -mfma",
+    "amx": f"{AVX512_FLAGS} -mamx-tile -mamx-int8",
+    "avx512": AVX512_FLAGS,
+    "avx2": AVX2_FLAGS,
     "portable": "",
 }
+ONLY_PORTABLE = ("cpuid", "team")
+WITH_TILES = ("linear",)
 
 
 class BuildError(Exception):
@@ -53,10 +58,12 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
     flags = [*COMMON_FLAGS, *shlex.split(environment.get("CXXFLAGS", ""))]
     library = root / LIBRARY
     with tempfile.TemporaryDirectory() as scratch:
+        variants = known_variants(compiler, machine)
         units = [
-            (source, variant, variant_flags.split(), f"{scratch}/{source.stem}_{variant}.o")
+            (source, variant, variants[variant].split(), f"{scratch}/{source.stem}_{variant}.o")
             for source in sorted(library.parent.glob("*.cpp"))
-            for variant, variant_flags in _variants(source, machine).items()
+            for variant in variants
+            if _has_variant(source.stem, variant)
         ]
         commands = [
             [*compiler, *flags, *extra, f"-DTRIOLET_ISA={variant}", "-c", str(source), "-o", target]
@@ -73,10 +80,21 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
     return library
 
 
-def _variants(source: Path, machine: str) -> Mapping[str, str]:
-    """Name and flags of each variant in which ``source`` is compiled."""
-    is_dispatched = machine in ("x86_64", "AMD64") and source.stem not in ("cpuid", "team")
-    return X86_VARIANTS if is_dispatched else {"portable": ""}
+def known_variants(compiler: list[str], machine: str) -> Mapping[str, str]:
+    """Variants for ``machine`` whose instructions the compiler knows: an older one lacks the newest."""
+    candidates = X86_VARIANTS if machine in ("x86_64", "AMD64") else {"portable": ""}
+    return {name: flags for name, flags in candidates.items() if not flags or _accepts(compiler, flags)}
+
+
+def _accepts(compiler: list[str], flags: str) -> bool:
+    command = [*compiler, *flags.split(), "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _has_variant(source: str, variant: str) -> bool:
+    if source in ONLY_PORTABLE:
+        return variant == "portable"
+    return variant != "amx" or source in WITH_TILES
 
 
 def _find_compiler(environment: Mapping[str, str]) -> list[str]:

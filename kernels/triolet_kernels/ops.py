@@ -148,8 +148,8 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
     """The fastest implementation for ``device``, or the reference one if asked for.
 
     ``num_threads`` is how many threads CPU kernels may use; as many as torch if not given. On a CPU the
-    environment variable ``TRIOLET_CPU_ISA`` (avx512, avx2, portable) asks for lower instructions than the
-    best; ValueError if the CPU lacks them.
+    environment variable ``TRIOLET_CPU_ISA`` (amx, avx512, avx2, portable) asks for lower instructions than
+    the best; ValueError if the CPU lacks them.
     """
     import torch
 

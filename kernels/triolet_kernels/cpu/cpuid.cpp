@@ -1,5 +1,10 @@
 // Which variants this CPU (and its operating system) can run. Compiled for the oldest CPU.
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 extern "C" __attribute__((visibility("default"))) int triolet_runs_portable() { return 1; }
 
 #if defined(__x86_64__)
@@ -14,6 +19,16 @@ extern "C" __attribute__((visibility("default"))) int triolet_runs_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+}
+
+// Linux hands out the matrix tiles on request only, to the whole process.
+extern "C" __attribute__((visibility("default"))) int triolet_runs_amx() {
+    constexpr unsigned kEdxTileAndInt8 = 3u << 24;
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    unsigned eax, ebx, ecx = 0, edx;
+    if (!triolet_runs_avx512()) return 0;
+    asm("cpuid" : "=a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx) : "0"(7));
+    return (edx & kEdxTileAndInt8) == kEdxTileAndInt8 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 #endif

@@ -18,7 +18,7 @@ __all__ = ["DTYPES", "INSTRUCTION_SETS", "LIBRARY_PATH", "NativeError", "NativeL
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
 
-INSTRUCTION_SETS = {"avx512": 16, "avx2": 8, "portable": 4}
+INSTRUCTION_SETS = {"amx": 16, "avx512": 16, "avx2": 8, "portable": 4}
 """Variants, best first, with the number of float32 lanes of each."""
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}

@@ -1,6 +1,6 @@
 // Vectors of float32 for the instruction set this translation unit is compiled for.
 //
-// TRIOLET_ISA names the variant (avx512, avx2, portable). Everything here is in an anonymous namespace: an
+// TRIOLET_ISA names the variant (amx, avx512, avx2, portable). Everything here is in an anonymous namespace: an
 // inline function shared between variants could be linked from the wrong one and fault on an older CPU. For the
 // same reason no C++ library header is included. Knows nothing of models or caches.
 #pragma once

@@ -13,6 +13,9 @@ from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.reference import ReferenceOps
 
+ROUNDING = ("cpu-amx", "cpu-avx512")
+"""The variants whose kernel rounds inputs to int8."""
+
 SIZES = [(1, 64, 32), (3, 576, 960), (8, 96, 31), (40, 1536, 576), (65, 32, 7)]
 
 
@@ -78,7 +81,7 @@ def test_quantised_weights(
     x[0] = 0
     bias = torch.randn(height) if has_bias else None
     actual = any_ops.linear(x, any_ops.pack_linear(weight, bias, torch.bfloat16))
-    inputs = round_to_int8(x) if any_ops.name == "cpu-avx512" else x.float()
+    inputs = round_to_int8(x) if any_ops.name in ROUNDING else x.float()
     expected = inputs.double() @ weight.dequantize().double().T + (0 if bias is None else bias)
     assert_close(actual, expected)
 
@@ -97,10 +100,31 @@ def test_quantised_kinds_without_a_kernel_are_dequantised(any_ops: CpuOps) -> No
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
 def test_bits_of_a_row_do_not_depend_on_company(any_ops: CpuOps, kind: str) -> None:
-    if any_ops.name != "cpu-avx512":
+    if any_ops.name not in ROUNDING:
         pytest.skip("only the compiled kernel promises this")
     packed = any_ops.pack_linear(quantize(torch.randn(70, 576), kind), None, torch.bfloat16)
-    x = torch.randn(29, 576).bfloat16()
+    x = torch.randn(61, 576).bfloat16()
+    x[::7, 100] = 50
     together = any_ops.linear(x, packed)
-    for start, end in ((0, 1), (5, 7), (28, 29), (3, 20)):
+    for start, end in ((0, 1), (5, 7), (60, 61), (3, 20), (2, 50)):
         assert torch.equal(any_ops.linear(x[start:end].clone(), packed), together[start:end])
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_bits_do_not_depend_on_matrix_tiles(kind: str) -> None:
+    build_if_missing()
+    tiles, vectors = make_ops("amx"), make_ops("avx512")
+    weight = quantize(torch.randn(70, 576), kind)
+    x = torch.randn(57, 576).bfloat16()
+    x[3::5, 40:300:50] = 90
+    results = [ops.linear(x, ops.pack_linear(weight, None, torch.bfloat16)) for ops in (tiles, vectors)]
+    assert torch.equal(*results)
+
+
+def test_goes_with_other_users_of_matrix_tiles(any_ops: CpuOps) -> None:
+    x, weight = torch.randn(64, 576).bfloat16(), quantize(torch.randn(96, 576) / 24, "Q4_1")
+    packed = [any_ops.pack_linear(w, None, torch.bfloat16) for w in (weight, weight.dequantize())]
+    expected = x.double() @ weight.dequantize().double().T
+    for _ in range(3):
+        for each in packed:
+            assert_close(any_ops.linear(x, each), expected)

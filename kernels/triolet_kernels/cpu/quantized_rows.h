@@ -1,0 +1,165 @@
+// Inputs of a linear layer rounded to int8 in blocks of 32, and where a weight's codes and scales lie.
+//
+// Only for AVX512-VNNI and above. Knows nothing of how the products are computed.
+#pragma once
+
+#include "simd.h"
+
+namespace {
+
+constexpr int64_t kBlock = 32;
+constexpr int64_t kPanel = 2 * kLanes;  // outputs that are computed together
+constexpr int kRows = 6;                // rows × 2 vectors, of int32 and of float32, fit in the registers
+constexpr int kTileRows = 16;           // rows of a matrix tile, where the CPU has those
+constexpr int64_t kScalesSize = kPanel * 2;
+
+// A block whose step exceeds this share of its row's root mean square has an outlier that drowns its other
+// values. Such blocks, a few in a hundred, are followed by a second term for what the first rounded away: that
+// nearly halves the divergence from the unquantised model and costs next to nothing.
+constexpr float kRefineAbove = 0.06f;
+constexpr float kRefinement = 254.0f;  // steps of the second term in one of the first
+constexpr float kSmallestStep = 1e-30f;
+
+// A panel's block in memory: codes [quads of inputs][2][16 outputs][4], then float16 scales [2][16], then minimums
+// likewise if there are any. A byte of 4-bit codes holds inputs i and i + 16 of the block.
+struct WeightFormat {
+    int64_t bits;
+    float offset;  // minimum = -offset * scale where minimums are not kept
+    bool has_minimums;
+
+    int64_t codes_size() const { return kPanel * kBlock * bits / 8; }
+    int64_t block_size() const { return codes_size() + kScalesSize * (has_minimums ? 2 : 1); }
+};
+
+// Scales and minimums of 16 outputs.
+struct WeightScales {
+    Vec scale, minimum;
+
+    TRIOLET_INLINE WeightScales(const uint8_t* block, const WeightFormat& format, int64_t half) {
+        const uint8_t* source = block + format.codes_size() + 32 * half;
+        scale = load_half(source);
+        minimum = format.has_minimums ? load_half(source + kScalesSize) : mul(scale, splat(-format.offset));
+    }
+
+    static TRIOLET_INLINE Vec load_half(const uint8_t* source) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
+    }
+
+    // total + one term's products of codes, put back in scale
+    TRIOLET_INLINE Vec add_to(Vec total, __m512i products, Vec step, Vec sum) const {
+        total = fma(_mm512_cvtepi32_ps(products), mul(scale, step), total);
+        return fma(minimum, sum, total);
+    }
+};
+
+// How rows are grouped: as many whole tiles as there are, if any are used, then groups of at most kRows.
+struct RowGroups {
+    int64_t num_rows;
+    int64_t num_tiles;
+
+    int64_t count() const { return num_tiles + (num_rows - num_tiles * kTileRows + kRows - 1) / kRows; }
+    bool is_tile(int64_t index) const { return index < num_tiles; }
+    int64_t first(int64_t index) const {
+        return is_tile(index) ? index * kTileRows : num_tiles * kTileRows + (index - num_tiles) * kRows;
+    }
+    int64_t size(int64_t index) const {
+        int64_t rest = num_rows - first(index), most = is_tile(index) ? kTileRows : kRows;
+        return rest < most ? rest : most;
+    }
+};
+
+// A group of rows as int8: a list of terms, each block of its inputs in order, some of them twice. Rows that need
+// no second term have zeros in it, which add exactly nothing.
+struct QuantizedRows {
+    int8_t* codes;   // [term][8 quads][rows][4]; in a tile [term][rows][32]
+    float* steps;    // [term][rows]
+    float* sums;     // [term][rows]: of the inputs after rounding
+    int32_t* block;  // [term]: which block of the weights it goes with
+    int32_t* num_terms;
+
+    // Where group `index` of all has its part.
+    QuantizedRows group(const RowGroups& groups, int64_t index, int64_t width) const {
+        int64_t max_terms = 2 * width / kBlock, first = groups.first(index);
+        return {codes + 2 * first * width, steps + first * max_terms, sums + first * max_terms,
+                block + index * max_terms, num_terms + index};
+    }
+};
+
+// Rounds a block to int8 and puts its codes down, a quad every `stride` bytes; returns their sum.
+TRIOLET_INLINE int round_block(Vec low, Vec high, float inverse_step, int8_t* codes, int64_t stride) {
+    __m512i first = _mm512_cvtps_epi32(mul(low, splat(inverse_step)));
+    __m512i second = _mm512_cvtps_epi32(mul(high, splat(inverse_step)));
+    __m128i bytes[2] = {_mm512_cvtsepi32_epi8(first), _mm512_cvtsepi32_epi8(second)};
+    if (stride == 4) {
+        memcpy(codes, bytes, kBlock);
+    } else {
+        __m256i all = _mm256_set_m128i(bytes[1], bytes[0]);
+        __m256i places = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(int(stride)));
+        _mm256_i32scatter_epi32(codes, places, all, 1);
+    }
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+}
+
+template <class T>
+float root_mean_square(const T* x, int64_t size) {
+    Vec sum = splat(0);
+    for (int64_t i = 0; i < size; i += kLanes) sum = fma(load(x + i), load(x + i), sum);
+    return __builtin_sqrtf(sum_lanes(sum) / float(size));
+}
+
+// One row's part of a term.
+TRIOLET_INLINE void put_term(const QuantizedRows& group, int64_t term, int64_t row, int64_t count, bool is_tile,
+                             float step, Vec low, Vec high) {
+    int8_t* codes = group.codes + term * kBlock * count + row * (is_tile ? kBlock : 4);
+    int sum = round_block(low, high, step > 0 ? 1 / step : 0, codes, is_tile ? 4 : count * 4);
+    group.steps[term * count + row] = step;
+    group.sums[term * count + row] = step * float(sum);
+}
+
+// What is left of x when it is rounded to a multiple of step.
+TRIOLET_INLINE Vec remainder(Vec x, float step) {
+    return sub(x, mul(_mm512_roundscale_ps(mul(x, splat(1 / step)), 0), splat(step)));
+}
+
+// The second term of a block: x and steps are those of the first, for each of `count` rows.
+template <class T>
+void refine_block(const T* x, int64_t count, bool is_tile, int64_t width, const QuantizedRows& group, int64_t term,
+                  const float* limits) {
+    for (int64_t row = 0; row < count; ++row) {
+        float step = group.steps[(term - 1) * count + row];
+        Vec low = splat(0), high = splat(0);
+        if (step > limits[row]) {
+            low = remainder(load(x + row * width), step);
+            high = remainder(load(x + row * width + kLanes), step);
+        } else {
+            step = 0;
+        }
+        put_term(group, term, row, count, is_tile, step / kRefinement, low, high);
+    }
+}
+
+// Turns `count` rows into terms.
+template <class T>
+void quantize_group(const T* x, int64_t count, bool is_tile, int64_t width, const QuantizedRows& group) {
+    float limits[kTileRows];
+    for (int64_t row = 0; row < count; ++row) limits[row] = kRefineAbove * root_mean_square(x + row * width, width);
+    int32_t term = 0;
+    for (int64_t index = 0; index < width / kBlock; ++index) {
+        const T* block = x + index * kBlock;
+        bool is_refined = false;
+        for (int64_t row = 0; row < count; ++row) {
+            Vec low = load(block + row * width), high = load(block + row * width + kLanes);
+            float step = max_lanes(max(_mm512_abs_ps(low), _mm512_abs_ps(high))) / 127.0f;
+            if (step < kSmallestStep) step = 0;
+            put_term(group, term, row, count, is_tile, step, low, high);
+            is_refined |= step > limits[row];
+        }
+        group.block[term++] = int32_t(index);
+        if (!is_refined) continue;
+        refine_block(block, count, is_tile, width, group, term, limits);
+        group.block[term++] = int32_t(index);
+    }
+    *group.num_terms = term;
+}
+
+}  // namespace
