@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BuildError", "compile_library", "get_build_hook", "known_variants"]
+__all__ = ["BuildError", "compile_library", "get_build_hook", "known_variants", "main"]
 
 LIBRARY = "kernels/triolet_kernels/cpu/libtriolet_cpu.so"
 COMMON_FLAGS = (

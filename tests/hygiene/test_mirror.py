@@ -15,7 +15,6 @@ TEST_FOLDERS = {
 }
 
 UNTESTED_ALONE = {
-    "kernels/build_cpu.py": "tests/packaging",
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
     "kernels/triolet_kernels/reference/__init__.py": "tests/kernels/test_ops.py",
