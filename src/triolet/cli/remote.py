@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from triolet.errors import TrioletError, UsageError
 
@@ -34,9 +34,7 @@ class RemoteModel:
     """
 
     def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
-        self._address = urlsplit(url if "//" in url else f"http://{url}")
-        if self._address.scheme not in ("http", "https") or not self._address.hostname:
-            raise UsageError(f"--url must look like http://127.0.0.1:8000/v1, got {url!r}", param="url")
+        self._address = _address(url)
         self._model = model
         self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         if api_key:
@@ -47,10 +45,10 @@ class RemoteModel:
         """The name sent with each request. Raises :class:`ServerError`."""
         if self._model is None:
             with self._exchange("GET", "/models", None) as response:
-                listed = json.loads(response.read())["data"]
-            if not listed:
+                names = [str(model["id"]) for model in json.loads(response.read())["data"]]
+            if not names:
                 raise ServerError(f"{self._address.geturl()} serves no model")
-            self._model = str(listed[0]["id"])
+            self._model = names[0]
         return self._model
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Generator[str, None, None]:
@@ -68,6 +66,9 @@ class RemoteModel:
     def _stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         body = {"model": self.model, "stream": True, **body}
         with self._exchange("POST", path, body) as response:
+            kind = response.headers.get_content_type()
+            if kind != "text/event-stream":
+                raise ValueError(f"{kind} instead of a stream")
             for data in event_data(response):
                 chunk = json.loads(data)
                 if "error" in chunk:
@@ -90,6 +91,11 @@ class RemoteModel:
             if response.status != http.client.OK:
                 raise self._refusal(response)
             yield response
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ServerError(
+                f"what {self._address.geturl()} answered is not of the OpenAI API: {error!r}; "
+                "is the address right, up to and including /v1?"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(
                 f"no answer from {self._address.geturl()}: {error or type(error).__name__}; "
@@ -107,6 +113,18 @@ class RemoteModel:
         return ServerError(
             f"{self._address.geturl()} answered {response.status}: {message or response.reason}"
         )
+
+
+def _address(url: str) -> SplitResult:
+    """The parts of an address. Raises :class:`UsageError`."""
+    try:
+        address = urlsplit(url if "//" in url else f"http://{url}")
+        is_good = address.scheme in ("http", "https") and address.hostname and address.port != 0
+    except ValueError:  # no number, or none of a port
+        is_good = False
+    if not is_good:
+        raise UsageError(f"--url must look like http://127.0.0.1:8000/v1, got {url!r}", param="url")
+    return address
 
 
 def event_data(lines: Iterable[bytes]) -> Iterator[str]:

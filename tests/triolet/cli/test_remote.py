@@ -53,7 +53,15 @@ def test_no_server_says_how_to_start_one() -> None:
             list(RemoteModel(url, model="m").complete("Hi", {}))
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/v1", "http://"])
+def test_a_server_of_another_kind_is_told_from_a_failure() -> None:
+    expected = pytest.raises(ServerError, match=r"not of the OpenAI API.*up to and including /v1")
+    with canned_server(error=(200, {"hello": "world"})) as server, expected:
+        list(RemoteModel(server.url).complete("Hi", {}))
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://host/v1", "http://", "http://host:x/v1", "http://host:99999", "http://[::1"]
+)
 def test_a_bad_address_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError, match="--url"):
         RemoteModel(url)
