@@ -90,10 +90,10 @@ def fetch_builtin(model: BuiltinModel, cache_dir: Path, progress: ProgressCallba
     :class:`ModelFetchError`, which tells how to get the file by hand.
     """
     target = cache_dir / model.name / model.file_name
-    if _is_whole(target, model):
-        return target
     report = progress or _say_nothing
     try:
+        if _is_whole(target, model):
+            return target
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.parent / "lock", report) as lock_fd:
             if not _is_whole(target, model):

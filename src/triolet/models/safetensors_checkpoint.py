@@ -20,7 +20,7 @@ from torch import Tensor
 from triolet.errors import ModelFileError, WeightsError
 from triolet.models.config import ModelConfig
 from triolet.models.config_huggingface import from_huggingface
-from triolet.models.safetensors_index import read_json_object
+from triolet.models.json_file import read_json_object
 
 __all__ = ["SafetensorsCheckpoint"]
 

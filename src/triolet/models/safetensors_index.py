@@ -5,16 +5,14 @@ This module reads the index of the shards, never the weights, and loads no torch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from triolet.errors import ModelFileError
+from triolet.models.json_file import read_json_object
 
-__all__ = ["find_weights", "read_json_object"]
+__all__ = ["find_weights"]
 
-MAX_JSON_BYTES = 64 * 2**20
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
@@ -32,21 +30,6 @@ def find_weights(directory: Path) -> tuple[Path, ...]:
         f"{directory}: there is neither {_SINGLE} nor {_INDEX}; "
         "weights in other formats (.bin, .pt) are not read, convert them to safetensors"
     )
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object, of bounded size."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelFileError(f"{path}: larger than {MAX_JSON_BYTES} bytes, which no such file is")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: is not valid JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ModelFileError(f"{path}: must hold an object, not {type(document).__name__}")
-    return document
 
 
 def _shards(directory: Path) -> tuple[Path, ...]:

@@ -10,7 +10,6 @@ This module knows nothing of the model but its tokenizer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import tokenizers
 
 from triolet.errors import ModelFileError
+from triolet.models.json_file import read_json_object
 from triolet.text.gguf_tokenizer import gguf_tokenizer
 from triolet.text.sentencepiece_model import sentencepiece_metadata
 from triolet.text.tokenizer_parts import TokenizerParts, end_of_turn_ids
@@ -30,6 +30,15 @@ _TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 def read_huggingface_tokenizer(directory: Path) -> TokenizerParts:
     """The tokenizer in ``directory``; raises :class:`ModelFileError` if a file is missing or malformed."""
+    try:
+        return _read_parts(directory)
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{directory}: the files of the tokenizer are not of the form that they must have: {error!r}"
+        ) from error
+
+
+def _read_parts(directory: Path) -> TokenizerParts:
     config = {
         **_read_json(directory / "special_tokens_map.json"),
         **_read_json(directory / "tokenizer_config.json"),
@@ -131,15 +140,7 @@ def _read_template(directory: Path, config: Mapping[str, Any]) -> str | None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, empty if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelFileError(f"{path}: must hold an object, not {type(value).__name__}")
-    return value
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _id_of(backend: tokenizers.Tokenizer, token: Any) -> int | None:

@@ -210,6 +210,9 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, fake_model: BuiltinModel
     (tmp_path / "file").touch()
     with pytest.raises(ModelFetchError, match=r"cannot be used: .*--cache-dir"):
         fetch_builtin(fake_model, tmp_path / "file")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ModelFetchError, match=r"cannot be used: .*--cache-dir"):
+        fetch_builtin(fake_model, tmp_path / "loop")
 
 
 FETCH = """

@@ -199,5 +199,33 @@ def test_a_broken_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
 def test_a_broken_configuration_is_refused(write: WriteModel, content: str) -> None:
     directory = write(small_backend())
     (directory / "tokenizer_config.json").write_text(content)
-    with pytest.raises(ModelFileError, match=r"tokenizer_config.json: (is not JSON|must hold an object)"):
+    with pytest.raises(
+        ModelFileError, match=r"tokenizer_config.json: (is not valid JSON|must hold an object)"
+    ):
+        read_huggingface_tokenizer(directory)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"added_tokens_decoder": [1]},
+        {"added_tokens_decoder": {"x": {"content": "<y>"}}},
+        {"added_tokens_decoder": {"5": {}}},
+        {"added_tokens_decoder": {"5": {"content": 5}}},
+        {"added_tokens_decoder": {"5": 5}},
+        {"additional_special_tokens": 5},
+        {"chat_template": [{"name": "default"}]},
+        {"chat_template": ["text"]},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_form_is_refused(write: WriteModel, config: dict[str, Any]) -> None:
+    with pytest.raises(ModelFileError, match="must have"):
+        read_huggingface_tokenizer(write(small_backend(), tokenizer_config=config))
+
+
+def test_a_template_that_is_not_unicode_is_refused(write: WriteModel) -> None:
+    directory = write(small_backend())
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelFileError, match="must have"):
         read_huggingface_tokenizer(directory)
