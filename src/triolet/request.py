@@ -117,10 +117,6 @@ class SamplingParams:
         for token_id in self.stop_token_ids:
             _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
 
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed; the original is never touched."""
         return replace(self, **changes)

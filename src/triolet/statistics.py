@@ -74,7 +74,6 @@ class EngineHealth:
     phase_seconds: float | None = None
     last_step_age: float | None = None
     oldest_waiting_age: float | None = None
-    num_restarts: int = 0
     cause: str | None = None
 
 

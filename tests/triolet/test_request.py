@@ -128,11 +128,6 @@ def test_a_list_that_the_caller_changes_later_is_not_the_params() -> None:
     assert (params.stop, params.stop_token_ids) == (("a",), (1,))
 
 
-@pytest.mark.parametrize(("temperature", "is_greedy"), [(0, True), (0.0, True), (1e-6, False)])
-def test_greedy_is_temperature_zero(temperature: float, is_greedy: bool) -> None:
-    assert SamplingParams(temperature=temperature).is_greedy is is_greedy
-
-
 @pytest.mark.parametrize("is_finished", [True, False])
 def test_finished_is_another_name_for_is_finished(is_finished: bool) -> None:
     output = RequestOutput(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from triolet.models.config import ModelConfig
 from triolet.models.source import ModelFiles
@@ -23,7 +23,6 @@ __all__ = ["Checkpoint", "open_checkpoint"]
 class Checkpoint(Protocol):
     """An open model. Closing it, or leaving its context, is right once the weights have been taken.
 
-    ``metadata``: the GGUF file's key-value pairs, or the content of ``config.json``.
     ``tensor_shapes``: the shape of each tensor by its Hugging Face name
     (``model.layers.0.self_attn.q_proj.weight``), linear weights as ``(out, in)``. Tensors that carry nothing
     of their own are left out: rotary tables kept by old files, and ``lm_head.weight`` where the embedding is
@@ -32,9 +31,6 @@ class Checkpoint(Protocol):
 
     @property
     def config(self) -> ModelConfig: ...
-
-    @property
-    def metadata(self) -> Mapping[str, Any]: ...
 
     @property
     def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]: ...

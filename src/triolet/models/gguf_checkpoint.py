@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -36,7 +36,6 @@ class GGUFCheckpoint:
         self.config: ModelConfig = from_gguf(
             self._file.metadata, shapes, frequency_factors=self._frequency_factors(), source=str(path)
         )
-        self.metadata: Mapping[str, Any] = self._file.metadata
         self._tensors = self._named_tensors()
         self.tensor_shapes: Mapping[str, tuple[int, ...]] = {
             name: tensor.shape for name, tensor in self._tensors.items()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from triolet.models.registry import model_type
-from triolet.models.weights import ProgressCallback, Weights, check_shapes
+from triolet.models.weights import Weights, check_shapes
 
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
@@ -27,13 +27,11 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     num_positions: int | None = None,
-    on_progress: ProgressCallback | None = None,
 ) -> Decoder:
     """Check a checkpoint against its config and read it, tensor by tensor, into a model.
 
     ``dtype`` is that of activations and KV cache. ``num_positions`` is the longest sequence the model will
-    be given; the config's limit if not given. ``on_progress`` is called with the number of tensors read so
-    far and of all. The checkpoint may be closed afterwards.
+    be given; the config's limit if not given. The checkpoint may be closed afterwards.
 
     Raises :class:`UnknownArchitectureError`, and :class:`WeightsError` naming every tensor that is missing,
     unexpected or wrongly shaped, before anything is read.
@@ -42,5 +40,5 @@ def load_model(
     decoder_type = model_type(config.architecture)
     expected = decoder_type.shapes(config)
     check_shapes(expected, checkpoint.tensor_shapes)
-    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device, on_progress=on_progress)
+    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device)
     return decoder_type(config, weights, num_positions or config.max_position_embeddings)

@@ -34,8 +34,7 @@ class SafetensorsCheckpoint:
     def __init__(self, directory: Path, weights: Sequence[Path]) -> None:
         self._directory = directory
         source = directory / "config.json"
-        self.metadata: Mapping[str, Any] = read_json_object(source)
-        self.config: ModelConfig = from_huggingface(self.metadata, source=str(source))
+        self.config: ModelConfig = from_huggingface(read_json_object(source), source=str(source))
         self._files: dict[str, Any] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         with ExitStack() as stack:

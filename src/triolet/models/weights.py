@@ -7,7 +7,7 @@ itself. This module knows no architecture and no file format.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
     from triolet_kernels.ops import Ops
 
-__all__ = ["ProgressCallback", "Shapes", "Weights", "check_shapes"]
+__all__ = ["Shapes", "Weights", "check_shapes"]
 
 Shapes = Mapping[str, tuple[int, ...]]
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of tensors read so far, and of all."""
 
 _MAX_LISTED = 8
 
@@ -76,15 +74,12 @@ class Weights:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        on_progress: ProgressCallback | None = None,
     ) -> None:
         self.ops = ops
         self.dtype = dtype
         self.device = device
         self._checkpoint = checkpoint
         self._shapes = shapes
-        self._on_progress = on_progress
-        self._read: set[str] = set()
 
     def linear(self, *names: str) -> Linear:
         """One layer for the projections ``names``, which share their input; outputs in this order."""
@@ -109,9 +104,6 @@ class Weights:
 
     def _tensor(self, name: str) -> Tensor | QuantTensor:
         tensor = self._checkpoint.tensor(name)
-        self._read.add(name)
-        if self._on_progress is not None:
-            self._on_progress(len(self._read), len(self._shapes))
         if isinstance(tensor, QuantTensor):
             return dataclasses.replace(tensor, data=tensor.data.to(self.device))
         return tensor.to(self.device)

@@ -66,10 +66,6 @@ class Tokenizer:
         """The token as the vocabulary writes it; None for an id that has none."""
         return self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
 
-    def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary writes it; None if there is no such token."""
-        return self._backend.token_to_id(token)
-
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of ``text``; special tokens written out in it become their ids.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
@@ -41,7 +41,6 @@ class MemoryCheckpoint:
 
     def __init__(self, config: ModelConfig, tensors: dict[str, Tensor]) -> None:
         self.config = config
-        self.metadata: Mapping[str, Any] = {}
         self.tensors = tensors
         self.reads: list[str] = []
 
@@ -96,14 +95,6 @@ def test_reads_every_tensor(ops: Ops, architecture: str, is_embedding_tied: bool
     assert load(checkpoint, ops).config is config
     assert set(checkpoint.reads) == set(checkpoint.tensors)
     assert len(checkpoint.reads) == len(checkpoint.tensors) + is_embedding_tied
-
-
-def test_reports_progress(ops: Ops) -> None:
-    checkpoint = make_checkpoint()
-    progress: list[tuple[int, int]] = []
-    load(checkpoint, ops, on_progress=lambda *pair: progress.append(pair))
-    total = len(checkpoint.tensors)
-    assert progress == [(count, total) for count in range(1, total + 1)]
 
 
 def test_names_all_missing_tensors_and_reads_nothing(ops: Ops) -> None:

@@ -31,7 +31,7 @@ async def test_messages_and_options_reach_the_engine(anyio_backend_name: str) ->
     ((messages, params, options),) = running.engine.submitted
     assert messages == MESSAGES
     assert params.seed == 9
-    assert params.is_greedy
+    assert params.temperature == 0
     assert options["add_generation_prompt"] is False
     assert answer["choices"][0]["seed"] == 9
 
