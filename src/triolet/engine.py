@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-LONG_TEXT = 4096  # characters; above it, tokenising takes long enough to be worth a thread
+LONG_PROMPT = 4096  # characters or token ids; above it, checking them takes long enough to be worth a thread
 OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
 
 logger = logging.getLogger("triolet.engine")
@@ -262,7 +262,7 @@ class Engine:
         def prepare(inputs: InputProcessor) -> RequestState:
             return inputs.prepare(prompt, params or SamplingParams(), request_id=request_id)
 
-        return await self._start(prepare, len(prompt) if isinstance(prompt, str) else 0)
+        return await self._start(prepare, len(prompt) if isinstance(prompt, Sequence) else 0)
 
     async def submit_chat(
         self,
@@ -316,12 +316,10 @@ class Engine:
             logger.info("aborting %d requests: %s", self._requests.num_requests, reason)
             self._requests.abort_all()
 
-    async def _start(
-        self, prepare: Callable[[InputProcessor], RequestState], num_characters: int
-    ) -> RequestStream:
+    async def _start(self, prepare: Callable[[InputProcessor], RequestState], length: int) -> RequestStream:
         try:
             inputs, requests = self._accepting()
-            if num_characters > LONG_TEXT:
+            if length > LONG_PROMPT:
                 state = await anyio.to_thread.run_sync(prepare, inputs, abandon_on_cancel=True)
                 self._accepting()  # it may have been told to stop meanwhile
             else:

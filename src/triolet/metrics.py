@@ -58,7 +58,7 @@ class EngineCollector(Collector):
     def _counters(self) -> Iterator[Metric]:
         statistics = self._statistics
         for name, text, value in (
-            ("prompt_tokens", "Prompt tokens computed.", statistics.num_prompt_tokens),
+            ("prompt_tokens", "Prompt tokens of the requests taken.", statistics.num_prompt_tokens),
             ("generation_tokens", "Tokens generated.", statistics.num_generated_tokens),
             ("num_preemptions", "Times a request lost its KV blocks.", statistics.scheduler.num_preemptions),
             ("steps", "Steps of the engine.", statistics.num_steps),

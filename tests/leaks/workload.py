@@ -11,7 +11,7 @@ import anyio.lowlevel
 from tests.fakes import FakeRunner
 
 from triolet import Engine, RequestOutputKind, SamplingParams
-from triolet.engine import LONG_TEXT
+from triolet.engine import LONG_PROMPT
 from triolet.errors import EngineGenerateError, InvalidRequestError, OverloadedError
 from triolet.frontend.stream import RequestStream
 
@@ -101,7 +101,7 @@ async def run_wave(engine: Engine, runner: FakeRunner | None) -> Counter[str]:
             task_group.start_soon(consume, streams.pop(0))
         task_group.start_soon(_break_out, engine)
     await engine.wait_idle()
-    await _expect("y" * (LONG_TEXT + 1), InvalidRequestError, engine)
+    await _expect("y" * (LONG_PROMPT + 1), InvalidRequestError, engine)
     outcomes = Counter(outcome for _, _, outcome in CONSUMERS)
     outcomes += Counter({"abort": 4, "refused": 1, "invalid": 2, "length": 1})
     if runner is not None:

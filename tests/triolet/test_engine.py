@@ -12,7 +12,7 @@ import pytest
 from tests.fakes import EOS_ID, FakeRunner, fake_client
 
 from triolet import Engine, FinishReason, RequestOutputKind, SamplingParams
-from triolet.engine import LONG_TEXT
+from triolet.engine import LONG_PROMPT
 from triolet.errors import (
     EngineDeadError,
     EngineGenerateError,
@@ -303,7 +303,7 @@ class TestErrors:
             with pytest.raises(PromptTooLongError, match="lower max_tokens to 509"):
                 await engine.submit("abc", SamplingParams(max_tokens=600))
             with pytest.raises(PromptTooLongError):
-                await engine.submit("a" * (LONG_TEXT + 1))
+                await engine.submit("a" * (LONG_PROMPT + 1))
             assert engine.statistics().outcomes == {"invalid": 5}
 
     @pytest.mark.parametrize("prompt", [None, 5, b"abc", {"a": 1}, ["x"]], ids=repr)
