@@ -1,4 +1,4 @@
-"""SmolLM2 from its GGUF file against ``transformers`` in float32: logits, and greedy continuations."""
+"""SmolLM2 from its GGUF file: against ``transformers`` in float32, and the fast mode against float32."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from bench.perplexity import TEXT, load, perplexity
 from tests.paged import PagedModel
 
 from triolet.models.checkpoint import open_checkpoint
@@ -16,7 +17,7 @@ from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles, local_files
 from triolet.text.tokenizer import load_tokenizer
-from triolet_kernels.ops import select_ops
+from triolet_kernels.ops import preferred_dtype, select_ops
 
 pytestmark = [
     pytest.mark.model,
@@ -110,3 +111,12 @@ def test_greedy_continuations(pair: Pair) -> None:
     for row, prompt, output in zip(theirs, pair.prompts, ours, strict=True):
         start = len(prompt) - 1
         assert row[start : start + NUM_TOKENS].tolist() == output
+
+
+def test_the_fast_mode_is_within_one_percent_of_float32(pair: Pair, smollm2_path: Path) -> None:
+    files, dtype = local_files(smollm2_path), preferred_dtype(CPU)
+    token_ids = load_tokenizer(files).encode(TEXT.read_text(encoding="utf-8"))[:2048]
+    fast = load(files, is_reference=False, dtype=dtype, device=CPU)
+    expected = perplexity(pair.ours, token_ids, context=512, dtype=torch.float32, device=CPU)
+    actual = perplexity(fast, token_ids, context=512, dtype=dtype, device=CPU)
+    assert actual / expected == pytest.approx(1.0, abs=0.01)
