@@ -96,8 +96,8 @@ class EngineArgs:
             )
         for name in ("cache_dir", "chat_template"):
             value = getattr(self, name)
-            if isinstance(value, str):
-                object.__setattr__(self, name, Path(value))
+            if isinstance(value, str | Path):
+                object.__setattr__(self, name, Path(value).expanduser())
         self._check()
 
     def _check(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triolet.args import EngineArgs
+from triolet.errors import UsageError
 from triolet.models.checkpoint import Checkpoint, open_checkpoint
 from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles
@@ -120,9 +121,12 @@ class ModelRunner:
 
         # A context for which there is no memory even now is refused before anything of its size is made.
         fitting_blocks()
-        ops = select_ops(
-            device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
-        )
+        try:
+            ops = select_ops(
+                device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
+            )
+        except ValueError as error:
+            raise UsageError(str(error), param="kernels") from error
         with torch.inference_mode():
             model = load_model(checkpoint, ops, dtype=dtype, device=device, num_positions=max_model_len)
         if device.type == "cpu" and not ops.uses_torch_threads:

@@ -291,3 +291,11 @@ def test_real_model_knows_a_capital(smollm2_path: Path) -> None:
         given = ()
     runner.close()
     assert tokens == [7042, 30, 198]  # " Paris.\n"
+
+
+def test_instructions_this_cpu_lacks_are_a_usage_error(
+    byte_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIOLET_CPU_ISA", "sse9")
+    with pytest.raises(UsageError, match=r"TRIOLET_CPU_ISA=sse9: must be one of"):
+        ModelRunner.load(local_files(byte_llama), EngineArgs(), lambda phase: None)

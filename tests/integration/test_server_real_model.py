@@ -1,0 +1,117 @@
+"""``python -m server`` as its users have it: a process, the default model, the official client."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+ROOT = Path(__file__).parents[2]
+QUESTION = [{"role": "user", "content": "Name three colours."}]
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def server(request: pytest.FixtureRequest, smollm2_path: Path) -> Iterator[str]:
+    """The address of a server that was started as a user starts it; it must end well on SIGTERM."""
+    path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "server", str(smollm2_path), "--served-model-name", "smollm2",
+            "--port", "0", "--backend", request.param, "--num-kv-blocks", "256", "--seed", "1",
+        ],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        announced = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert announced is not None, "the first line tells the address"
+        yield announced.group()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def test_a_chat_answers_and_its_stream_says_the_same(client: openai.OpenAI) -> None:
+    plain = client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=24, temperature=0)  # type: ignore[call-overload]
+    stream = client.chat.completions.create(  # type: ignore[call-overload]
+        model="smollm2",
+        messages=QUESTION,
+        max_tokens=24,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == plain.choices[0].message.content
+    assert len(text.split()) > 3
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].usage == plain.usage
+
+
+def test_a_completion_with_log_probabilities(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="smollm2", prompt="The capital of France is", max_tokens=3, temperature=0, logprobs=2
+    )
+    choice = answer.choices[0]
+    assert choice.text.startswith(" Paris")
+    assert choice.logprobs is not None
+    assert "".join(choice.logprobs.tokens or []) == choice.text
+
+
+def test_the_same_seed_says_the_same_alone_and_in_company(client: openai.OpenAI) -> None:
+    def ask(seed: int) -> str:
+        answer = client.completions.create(
+            model="smollm2", prompt="Once upon a time", max_tokens=24, temperature=1.0, seed=seed
+        )
+        return answer.choices[0].text
+
+    alone = [ask(seed) for seed in range(4)]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(ask, [seed % 4 for seed in range(16)]))
+    assert together == alone * 4
+    assert len(set(alone)) == 4
+
+
+def test_errors_are_those_of_the_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.completions.create(model="gpt-5", prompt="hi")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.completions.create(model="smollm2", prompt="hi", temperature=3.0)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.completions.create(model="smollm2", prompt="hi " * 20_000, max_tokens=4)
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_a_stream_that_is_left_is_forgotten(client: openai.OpenAI, server: str) -> None:
+    stream = client.completions.create(model="smollm2", prompt="One two", max_tokens=2000, stream=True)
+    next(iter(stream))
+    stream.close()
+    # One more request takes more than the step that the slot may still be held for.
+    client.completions.create(model="smollm2", prompt="hi", max_tokens=2)
+    metrics = httpx.get(f"{server}/metrics").text
+    assert re.search(r"^triolet_num_requests_running\S* 0(\.0)?$", metrics, re.MULTILINE)
+    assert re.search(r"^triolet_kv_cache_usage\S* 0(\.0)?$", metrics, re.MULTILINE)
