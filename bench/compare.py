@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.online import Load, run_level, served_model
-from bench.report import median_rows, print_table, write_csv, write_json
+from bench.report import busy_cores, median_rows, print_table, write_csv, write_json
 from bench.servers import Server, llama_server, running, triolet_server
 
 __all__ = ["Settings", "main", "ratios", "run_rounds"]
@@ -29,7 +29,7 @@ _RESULTS = Path(__file__).parent / "results"
 _KEYS = ("server", "workload", "concurrency")
 _COLUMNS = (
     *_KEYS, "output_tokens_per_s", "prompt_tokens_per_s", "ttft_p50", "inter_token_p50", "inter_token_p99",
-    "latency_p50", "num_errors", "resident_mb", "seconds_to_ready",
+    "latency_p50", "num_errors", "resident_mb", "seconds_to_ready", "busy_cores",
 )  # fmt: skip
 _NUM_PROMPT_INDICES = 10_000
 
@@ -55,14 +55,19 @@ def run_rounds(servers: Iterable[StartServer], settings: Settings, log_folder: P
     rows = []
     for round_number in range(settings.num_rounds):
         for start in starters:
-            server = start()
+            server, busy = start(), busy_cores()
             log = log_folder / f"{server.name}-{round_number}.log"
             with running(server, log=log) as process:
                 measured = _run_server(server, settings, round_number)
                 resident = process.resident_bytes() / 2**20
                 ready = process.seconds_to_ready
             for row in measured:
-                row |= {"round": round_number, "resident_mb": resident, "seconds_to_ready": ready}
+                row |= {
+                    "round": round_number,
+                    "resident_mb": resident,
+                    "seconds_to_ready": ready,
+                    "busy_cores": busy,
+                }
             print_table(measured, _COLUMNS)
             rows += measured
     return rows

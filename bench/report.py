@@ -10,13 +10,14 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["machine", "median_rows", "percentile", "print_table", "write_csv", "write_json"]
+__all__ = ["busy_cores", "machine", "median_rows", "percentile", "print_table", "write_csv", "write_json"]
 
 Row = Mapping[str, Any]
 
@@ -43,6 +44,21 @@ def machine() -> dict[str, Any]:
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def busy_cores(seconds: float = 1.0) -> float:
+    """How many cores were busy, on average, during the next ``seconds``: other people's work, if none is ours."""
+    before = _busy_ticks()
+    time.sleep(seconds)
+    return round((_busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds, 3)
+
+
+def _busy_ticks() -> int:
+    """Ticks that all cores together have spent on something. Source: proc_stat(5)."""
+    user, nice, system, _idle, _io_wait, irq, soft_irq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return user + nice + system + irq + soft_irq + steal
 
 
 def _first_field(path: str, name: str) -> str | None:

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import os
 import statistics
 
 import pytest
-from bench.report import machine, median_rows, percentile, print_table
+from bench.report import busy_cores, machine, median_rows, percentile, print_table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,10 @@ def test_rounds_are_merged_by_median() -> None:
 
 def test_the_machine_is_described() -> None:
     assert {"processor", "cores", "memory", "commit", "date"} <= set(machine())
+
+
+def test_busy_cores_are_counted() -> None:
+    assert 0 <= busy_cores(0.05) <= 2 * (os.cpu_count() or 1)
 
 
 def test_a_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
