@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def busy_cores(seconds: float = 1.0) -> float:
-    """How many cores were busy, on average, during the next ``seconds``: other people's work, if none is ours."""
+    """How many cores were busy, on average, during the next ``seconds``."""
     before = _busy_ticks()
     time.sleep(seconds)
     return round((_busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds, 3)
