@@ -33,11 +33,11 @@ TRIOLET_INLINE void add_quads(__m512i (&sum)[ROWS][2], __m512i left, __m512i rig
     }
 }
 
-// sum[row][half] = codes of the weights · codes of the inputs, over one block
+// sum[row][half] += codes of the weights, in their unit, · codes of the inputs, over one block
 template <int BITS, int ROWS>
 TRIOLET_INLINE void multiply_block(__m512i (&sum)[ROWS][2], const uint8_t* weights, const int8_t* codes) {
     constexpr int kQuad = 4 * ROWS;
-    const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i upper = _mm512_set1_epi8(-16);
 #pragma GCC unroll 8
     for (int quad = 0; quad < BITS; ++quad) {
         __m512i left = _mm512_loadu_si512(weights + quad * 128);
@@ -45,10 +45,10 @@ TRIOLET_INLINE void multiply_block(__m512i (&sum)[ROWS][2], const uint8_t* weigh
         if constexpr (BITS == 8) {
             add_quads<ROWS>(sum, left, right, codes + quad * kQuad);
         } else {
-            add_quads<ROWS>(sum, _mm512_and_si512(left, nibble), _mm512_and_si512(right, nibble),
-                            codes + quad * kQuad);
-            add_quads<ROWS>(sum, _mm512_and_si512(_mm512_srli_epi16(left, 4), nibble),
-                            _mm512_and_si512(_mm512_srli_epi16(right, 4), nibble), codes + (quad + 4) * kQuad);
+            add_quads<ROWS>(sum, _mm512_and_si512(_mm512_slli_epi16(left, 4), upper),
+                            _mm512_and_si512(_mm512_slli_epi16(right, 4), upper), codes + quad * kQuad);
+            add_quads<ROWS>(sum, _mm512_and_si512(left, upper), _mm512_and_si512(right, upper),
+                            codes + (quad + 4) * kQuad);
         }
     }
 }
@@ -63,7 +63,7 @@ void multiply_panel(const uint8_t* panel, const WeightFormat& format, const Quan
         const uint8_t* weights = panel + rows.block[term] * format.block_size();
         __m512i sum[ROWS][2];
 #pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row) sum[row][0] = sum[row][1] = _mm512_setzero_si512();
+        for (int row = 0; row < ROWS; ++row) sum[row][0] = sum[row][1] = _mm512_set1_epi32(kSumStart);
         multiply_block<BITS, ROWS>(sum, weights, rows.codes + term * kBlock * ROWS);
         const WeightScales scales[2] = {{weights, format, 0}, {weights, format, 1}};
 #pragma GCC unroll 8
@@ -102,7 +102,7 @@ struct Linear {
     int64_t num_rows, width, num_outputs;
     WeightFormat format;
 
-    void run_panel(int64_t panel, const RowGroups& groups, const QuantizedRows& rows, uint8_t* scratch) const {
+    void run_panel(int64_t panel, const RowGroups& groups, const QuantizedRows& rows, TileBlock* scratch) const {
         int64_t num_blocks = width / kBlock, first_output = panel * kPanel;
         int64_t count = num_outputs - first_output < kPanel ? num_outputs - first_output : kPanel;
         const uint8_t* panel_weights = weights + panel * num_blocks * format.block_size();
@@ -148,7 +148,7 @@ struct Linear {
         });
         int64_t num_units = num_panels < kUnitsPerThread * num_threads ? num_panels : kUnitsPerThread * num_threads;
         for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
-            auto* scratch = groups.num_tiles ? static_cast<uint8_t*>(malloc(num_blocks * kTileBlockSize)) : nullptr;
+            auto* scratch = groups.num_tiles ? static_cast<TileBlock*>(aligned_alloc(64, num_blocks * sizeof(TileBlock))) : nullptr;
             int64_t end = (unit + 1) * num_panels / num_units;
             for (int64_t panel = unit * num_panels / num_units; panel < end; ++panel)
                 run_panel(panel, groups, rows, scratch);

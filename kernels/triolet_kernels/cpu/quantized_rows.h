@@ -29,26 +29,35 @@ struct WeightFormat {
 
     int64_t codes_size() const { return kPanel * kBlock * bits / 8; }
     int64_t block_size() const { return codes_size() + kScalesSize * (has_minimums ? 2 : 1); }
+    float code_unit() const { return bits == 4 ? 16 : 1; }  // 4-bit codes are multiplied in the upper half of a byte
 };
+
+// Sums of products of codes start at this integer, whose bits are those of the float 1.5 × 2^23: read as a float, a
+// sum of up to ±2^22 is that float plus the sum, exactly. That saves an instruction to convert each.
+constexpr int32_t kSumStart = 0x4b400000;
+constexpr float kSumStartAsFloat = 12582912.0f;
 
 // Scales and minimums of 16 outputs.
 struct WeightScales {
-    Vec scale, minimum;
+    Vec scale, minimum, start;  // of a unit of the products, of a unit of the inputs, what kSumStart amounts to
 
     TRIOLET_INLINE WeightScales(const uint8_t* block, const WeightFormat& format, int64_t half) {
         const uint8_t* source = block + format.codes_size() + 32 * half;
-        scale = load_half(source);
-        minimum = format.has_minimums ? load_half(source + kScalesSize) : mul(scale, splat(-format.offset));
+        Vec full = load_half(source);
+        minimum = format.has_minimums ? load_half(source + kScalesSize) : mul(full, splat(-format.offset));
+        scale = mul(full, splat(1 / format.code_unit()));
+        start = mul(scale, splat(-kSumStartAsFloat));
     }
 
     static TRIOLET_INLINE Vec load_half(const uint8_t* source) {
         return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
     }
 
-    // total + one term's products of codes, put back in scale
+    // total + one term: its products of codes, from kSumStart on, put back in scale. kSumStart cancels out up to
+    // some hundredths of a scale, times the step: far below what the rounding of inputs costs.
     TRIOLET_INLINE Vec add_to(Vec total, __m512i products, Vec step, Vec sum) const {
-        total = fma(_mm512_cvtepi32_ps(products), mul(scale, step), total);
-        return fma(minimum, sum, total);
+        Vec value = fma(_mm512_castsi512_ps(products), scale, fma(minimum, sum, start));
+        return fma(value, step, total);
     }
 };
 
@@ -73,7 +82,7 @@ struct RowGroups {
 struct QuantizedRows {
     int8_t* codes;   // [term][8 quads][rows][4]; in a tile [term][rows][32]
     float* steps;    // [term][rows]
-    float* sums;     // [term][rows]: of the inputs after rounding
+    float* sums;     // [term][rows]: of the codes
     int32_t* block;  // [term]: which block of the weights it goes with
     int32_t* num_terms;
 
@@ -113,7 +122,7 @@ TRIOLET_INLINE void put_term(const QuantizedRows& group, int64_t term, int64_t r
     int8_t* codes = group.codes + term * kBlock * count + row * (is_tile ? kBlock : 4);
     int sum = round_block(low, high, step > 0 ? 1 / step : 0, codes, is_tile ? 4 : count * 4);
     group.steps[term * count + row] = step;
-    group.sums[term * count + row] = step * float(sum);
+    group.sums[term * count + row] = float(sum);
 }
 
 // What is left of x when it is rounded to a multiple of step.

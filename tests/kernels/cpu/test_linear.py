@@ -111,14 +111,18 @@ def test_bits_of_a_row_do_not_depend_on_company(any_ops: CpuOps, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
-def test_bits_do_not_depend_on_matrix_tiles(kind: str) -> None:
+@pytest.mark.parametrize("width", [32, 64, 576, 1536])
+def test_bits_do_not_depend_on_matrix_tiles(kind: str, width: int) -> None:
     build_if_missing()
-    tiles, vectors = make_ops("amx"), make_ops("avx512")
-    weight = quantize(torch.randn(70, 576), kind)
-    x = torch.randn(57, 576).bfloat16()
-    x[3::5, 40:300:50] = 90
-    results = [ops.linear(x, ops.pack_linear(weight, None, torch.bfloat16)) for ops in (tiles, vectors)]
-    assert torch.equal(*results)
+    weight, bias = quantize(torch.randn(70, width), kind), torch.randn(70)
+    x = torch.randn(513, width).bfloat16()
+    x[3::5, 20::250] = 90
+    tiles, vectors = (
+        (ops, ops.pack_linear(weight, bias, torch.bfloat16)) for ops in (make_ops("amx"), make_ops("avx512"))
+    )
+    for num_rows in (*range(1, 41), 100, 513):
+        rows = x[-num_rows:]
+        assert torch.equal(tiles[0].linear(rows, tiles[1]), vectors[0].linear(rows, vectors[1]))
 
 
 def test_goes_with_other_users_of_matrix_tiles(any_ops: CpuOps) -> None:
