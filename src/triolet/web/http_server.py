@@ -17,7 +17,7 @@ from hypercorn.config import Config
 from quart import Quart
 
 from triolet.args import Backend
-from triolet.web.early_bytes import install_early_reading
+from triolet.web.http1 import install_http1
 
 __all__ = ["GRACEFUL_SECONDS", "serve_http"]
 
@@ -54,7 +54,7 @@ def _install_patches(backend: Backend) -> None:
             version("hypercorn"), ", ".join(f"{tested}x" for tested in TESTED_VERSIONS),
         )  # fmt: skip
         return
-    install_early_reading()
+    install_http1()
     if backend == "trio":
         # Imported here, because it needs Hypercorn's Trio worker.
         from triolet.web.fast_write import install_fast_write

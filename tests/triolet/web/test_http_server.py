@@ -37,7 +37,7 @@ def test_an_untested_hypercorn_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http_server, "version", lambda name: "0.19.0")
-    monkeypatch.setattr(http_server, "install_early_reading", lambda: pytest.fail("it was patched"))
+    monkeypatch.setattr(http_server, "install_http1", lambda: pytest.fail("it was patched"))
     with caplog.at_level(logging.WARNING):
         http_server._install_patches("trio")
     assert "0.19.0" in caplog.text

@@ -1,4 +1,4 @@
-"""Bytes behind a request: answered in order, bounded, and never a reason not to hear of a disconnect."""
+"""HTTP/1 connections: bytes sent ahead, clients that leave, and what is not spoken."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import anyio
 import pytest
 from hypercorn.protocol.h11 import H11Protocol
 from tests.triolet.web.fake_engine import FakeEngine
-from tests.triolet.web.serving import read_until, request_bytes, serving
+from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
 
-from triolet.web.early_bytes import MAX_EARLY_BYTES
+from triolet.web.http1 import MAX_EARLY_BYTES
 
 pytestmark = pytest.mark.anyio
 
 # The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
-TESTED_SOURCE = "07450335642c5b095ed7861a90e8b4efad1a4276221290e50c03ef209ebb92de"
+TESTED_SOURCE = "ca797498fdbde09b14486dfe3e02c86d13d6bff0ff56bfc4154e3a854621f2cf"
 BODY = {"prompt": "hi", "max_tokens": 4}
 
 
 def test_the_overridden_methods_are_those_that_were_tested() -> None:
-    names = ("__init__", "handle", "_handle_events", "_maybe_recycle")
+    names = ("__init__", "handle", "_handle_events", "_maybe_recycle", "_check_protocol")
     source = "".join(inspect.getsource(getattr(H11Protocol, name)) for name in names)
     assert hashlib.sha256(source.encode()).hexdigest() == TESTED_SOURCE
 
@@ -80,3 +80,50 @@ async def test_who_sends_too_much_ahead_is_disconnected(anyio_backend_name: str)
                 except anyio.BrokenResourceError as broken:
                     error = broken
             await engine.wait_idle()
+
+
+@pytest.mark.parametrize("wire", [b"", b"GET /live HTTP/1.1\r\nHost: test\r\n\r\n", b"GET /li"])
+@pytest.mark.parametrize("is_half_closed", [False, True])
+async def test_a_client_that_has_left_is_let_go_at_once(
+    anyio_backend_name: str, wire: bytes, is_half_closed: bool
+) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        await running.client.get("/live")
+        num_files = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            async with await running.connect() as stream:
+                await stream.send(wire)
+                if wire.endswith(b"\r\n\r\n"):
+                    await read_until(stream, b"live")
+                if is_half_closed:
+                    await stream.send_eof()
+                    await read_to_end(stream)
+        with anyio.fail_after(5):
+            while len(os.listdir("/proc/self/fd")) > num_files:  # noqa: ASYNC110 - nothing tells of it
+                await anyio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("wire", "status"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
+        (b"GET /live HTTP/3.1\r\nHost: test\r\n\r\n", b"505"),
+        (request_bytes("/v1/completions", BODY, headers="Transfer-Encoding: chunked\r\n"), b"400"),
+    ],
+)
+async def test_what_is_not_spoken_is_refused_and_ends_the_connection(
+    anyio_backend_name: str, wire: bytes, status: bytes
+) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(wire)
+        received = await read_to_end(stream)
+        assert received.startswith(b"HTTP/1.1 " + status)
+        assert received.count(b"HTTP/1.1") == 1
+        assert running.engine.submitted == []
+
+
+async def test_an_offer_of_another_protocol_is_not_taken_up(anyio_backend_name: str) -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(b"GET /live HTTP/1.1\r\nHost: test\r\n" + offer + b"\r\n")
+        assert (await read_until(stream, b"live")).startswith(b"HTTP/1.1 200")

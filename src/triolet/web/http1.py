@@ -1,0 +1,97 @@
+"""Hypercorn's side of an HTTP/1 connection, mended where hostile or unlucky clients would do harm.
+
+- It keeps reading while it answers, so that it hears of a client that leaves. Hypercorn stops at the first
+  byte behind a request (one sent ahead, or a stray line end); here such bytes wait in a bounded buffer.
+- A client that has left is let go at once. Hypercorn keeps its socket until the time for an idle connection
+  is up, so that a few dozen clients a second use up the file descriptors.
+- No other protocol is spoken, as all of this holds for HTTP/1 alone, and no request is taken whose end two
+  readers could see at two places.
+
+It overrides private methods, so it is tied to the versions it was tested with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import h11
+import hypercorn.protocol
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+
+__all__ = ["MAX_EARLY_BYTES", "install_http1"]
+
+MAX_EARLY_BYTES = 64 * 1024
+"""What a client may send ahead of its answer; one that sends more is disconnected."""
+
+
+class _Connection(h11.Connection):
+    """Asks for more data where it would ask to be left alone until the answer is out.
+
+    Empty lines before a request are skipped, as RFC 9112, section 2.2 has it.
+    """
+
+    def next_event(self) -> Any:
+        while self.their_state is h11.IDLE and self.trailing_data[0].startswith(b"\r\n"):
+            self._receive_buffer.maybe_extract_at_most(2)
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            _check_head(event)
+        return h11.NEED_DATA if event is h11.PAUSED else event
+
+
+class _Protocol(H11Protocol):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.connection = _Connection(
+            h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
+        )
+        # The reader and the end of an answer both take events; their order must not be mixed up.
+        self._taking_events = anyio.Lock()
+        self._is_closed = False
+
+    async def handle(self, event: Event) -> None:
+        if not isinstance(event, RawData):
+            self._is_closed = True
+            await super().handle(event)
+            await self._stop_idling()
+        elif self._is_answering and len(self.connection.trailing_data[0]) > MAX_EARLY_BYTES:
+            await self.send(Closed())
+        else:
+            async with self._taking_events:
+                await super().handle(event)
+
+    async def _maybe_recycle(self) -> None:
+        await super()._maybe_recycle()
+        if self._is_closed:
+            await self._stop_idling()
+        elif self.connection.our_state is h11.IDLE and self.connection.trailing_data[0]:
+            async with self._taking_events:
+                await self._handle_events()
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Leaves offers of another protocol alone, as any server may."""
+
+    async def _stop_idling(self) -> None:
+        await self.send(Updated(idle=False))
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.connection.their_state is h11.DONE
+
+
+def _check_head(request: h11.Request) -> None:
+    """Raises :class:`h11.RemoteProtocolError` for a version not spoken here and for two lengths at once.
+
+    RFC 9112, section 6.1: a body with both is likely to be an attempt at smuggling a second request.
+    """
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("only HTTP/1 is spoken here", error_status_hint=505)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+        raise h11.RemoteProtocolError("a body has one length", error_status_hint=400)
+
+
+def install_http1() -> None:
+    """Use it for the connections of this process from here on."""
+    hypercorn.protocol.H11Protocol = _Protocol  # type: ignore[attr-defined]
