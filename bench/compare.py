@@ -32,6 +32,7 @@ _COLUMNS = (
     "latency_p50", "num_errors", "resident_mb", "seconds_to_ready", "busy_cores",
 )  # fmt: skip
 _NUM_PROMPT_INDICES = 10_000
+_MIN_REQUESTS = 4
 
 StartServer = Callable[[], Server]
 
@@ -82,7 +83,7 @@ def _run_server(server: Server, settings: Settings, round_number: int) -> list[d
     )
     prompt = Load(url=server.url, model=answer.model, prompt_words=settings.long_prompt_words, max_tokens=1)
     levels = [
-        ("answer", answer, concurrency, concurrency * settings.requests_per_client)
+        ("answer", answer, concurrency, max(_MIN_REQUESTS, concurrency * settings.requests_per_client))
         for concurrency in settings.concurrencies
     ]
     levels.append(("prompt", prompt, 1, settings.num_long_prompts))
