@@ -13,12 +13,13 @@ from typing import Any
 import jinja2
 
 from triolet.errors import InvalidRequestError, ModelFileError
-from triolet.text.template_limits import MAX_CHARACTERS, TemplateLimitError
+from triolet.text.template_limits import TemplateLimitError, measure
 from triolet.text.template_sandbox import TemplateSandbox
 
 __all__ = ["ChatTemplate"]
 
-MAX_SOURCE_CHARACTERS = 2**20
+MAX_SOURCE_CHARACTERS = 2**17
+_MAX_MESSAGE_CHARACTERS = 1_000
 _RESERVED = frozenset({"add_generation_prompt", "bos_token", "eos_token", "messages", "tools"})
 
 
@@ -41,7 +42,7 @@ class ChatTemplate:
         self._special_tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         functions = {
             "raise_exception": _raise_exception,
-            "strftime_now": lambda layout: now().strftime(str(layout)),
+            "strftime_now": lambda layout: now().strftime(_short(str(layout))),
         }
         self._template = _compile(source, TemplateSandbox(functions=functions, clock=clock))
 
@@ -75,14 +76,9 @@ class ChatTemplate:
         )
 
     def _render(self, variables: Mapping[str, Any]) -> str:
-        pieces: list[str] = []
-        size = 0
         try:
-            for piece in self._template.generate(variables):
-                size += len(piece)
-                if size > MAX_CHARACTERS:
-                    raise TemplateLimitError(f"makes more than {MAX_CHARACTERS:,} characters")
-                pieces.append(piece)
+            measure(variables)  # a sandbox bounds what is made of them by how long they are
+            return "".join(self._template.generate(variables))
         except _RefusalError as error:
             raise InvalidRequestError(f"messages: {error}", param="messages") from error
         except TemplateLimitError as error:
@@ -91,7 +87,6 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"messages: the model's chat template cannot write them: {_describe(error)}", param="messages"
             ) from error
-        return "".join(pieces)
 
 
 class _RefusalError(Exception):
@@ -99,11 +94,17 @@ class _RefusalError(Exception):
 
 
 def _raise_exception(message: object) -> None:
-    raise _RefusalError(str(message))
+    raise _RefusalError(str(message)[:_MAX_MESSAGE_CHARACTERS])
+
+
+def _short(layout: str) -> str:
+    if len(layout) > _MAX_MESSAGE_CHARACTERS:  # each of its characters can become hundreds
+        raise TemplateLimitError(f"formats a date in more than {_MAX_MESSAGE_CHARACTERS:,} characters")
+    return layout
 
 
 def _describe(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return str(error)[:_MAX_MESSAGE_CHARACTERS] or type(error).__name__
 
 
 def _compile(source: str, sandbox: TemplateSandbox) -> jinja2.Template:

@@ -24,6 +24,10 @@ __all__ = ["TokenType", "gguf_tokenizer", "read_gguf_tokenizer"]
 
 _SPACE = "\u2581"
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_MAX_TOKEN_CHARACTERS = 1_024
+"""Longest token; the longest of known models has about 130 characters."""
+_MAX_MERGE_WORK = 2**27
+"""Sum of the squares of the tokens' lengths, of which merges are made; known models have up to 2**25."""
 _T = TypeVar("_T")
 
 
@@ -190,8 +194,11 @@ def _merges_of_scores(vocabulary: _Vocabulary, scores: Sequence[float]) -> list[
     """The merges that a scored vocabulary stands for: every way to put a token together from two others.
 
     SentencePiece joins the neighbours whose joint token has the highest score, so that is their order.
+    Raises :class:`ModelFileError` if the tokens are so long that this would take minutes.
     """
     ids = {t: i for t, i in vocabulary.ids.items() if vocabulary.types[i] == TokenType.NORMAL}
+    if sum(len(token) ** 2 for token in ids) > _MAX_MERGE_WORK:
+        raise ModelFileError("tokenizer.ggml.tokens has too many long tokens to make merges of their scores")
     return [
         (token[:cut], token[cut:])
         for token in sorted(ids, key=lambda token: (-scores[ids[token]], ids[token]))
@@ -205,7 +212,7 @@ def _merges(metadata: Mapping[str, object]) -> list[tuple[str, str]]:
     for merge in _list(metadata, "merges", str):
         left, _, right = merge.partition(" ")
         if not left or not right:
-            raise ModelFileError(f"tokenizer.ggml.merges has {merge!r}, which is not two tokens")
+            raise ModelFileError(f"tokenizer.ggml.merges has {merge[:80]!r}, which is not two tokens")
         merges.append((left, right))
     return merges
 
@@ -216,6 +223,12 @@ def _vocabulary(metadata: Mapping[str, object]) -> _Vocabulary:
     if not tokens or len(ids) != len(tokens):
         problem = "has tokens twice" if tokens else "is empty"
         raise ModelFileError(f"tokenizer.ggml.tokens {problem}")
+    for token_id, token in enumerate(tokens):
+        if len(token) > _MAX_TOKEN_CHARACTERS:
+            raise ModelFileError(
+                f"tokenizer.ggml.tokens[{token_id}], {token[:20]!r}…, has {len(token):,} characters, "
+                f"more than {_MAX_TOKEN_CHARACTERS:,}"
+            )
     types = [int(TokenType.NORMAL)] * len(tokens)
     if "tokenizer.ggml.token_type" in metadata:
         types = _list(metadata, "token_type", int)

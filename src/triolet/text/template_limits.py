@@ -1,29 +1,77 @@
-"""What a chat template may ask of Python's strings, lists and numbers, checked before it is done.
+"""What a chat template may ask of Python's texts, lists and numbers.
 
-Each function that can make a long result out of short arguments has a rule here; anything else makes a
-result about as long as what goes in. This module knows neither Jinja nor chats.
+No value may be written out longer than a limit, so a function that makes about what goes in needs no rule;
+each one that makes a long result of short arguments has a rule here, checked before it is called. What is
+made costs of a budget as much as :func:`measure` says. This module knows neither Jinja nor chats.
 """
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["MAX_CHARACTERS", "TemplateLimitError", "check_function", "check_operator", "check_result"]
+__all__ = [
+    "ITEM_CHARACTERS",
+    "MAX_CHARACTERS",
+    "MAX_TOTAL_CHARACTERS",
+    "TemplateLimitError",
+    "check_function",
+    "check_length",
+    "check_operator",
+    "concatenate",
+    "measure",
+]
 
-MAX_CHARACTERS = 16 * 2**20
-"""Longest text, or list, that a template may make."""
+MAX_CHARACTERS = 4 * 2**20
+"""Longest text that a template may make of anything, and longest prompt it may write."""
+MAX_TOTAL_CHARACTERS = 32 * 2**20
+"""All that one rendering may make."""
+ITEM_CHARACTERS = 64
+"""What an object, or a place in a list, costs: about the memory it takes. Numbers alone are free."""
 MAX_WIDTH = 1_000
 """Largest width that text may be padded or indented to."""
-MAX_BITS = 1 << 16
+MAX_BITS = 4_096
 """Longest whole number."""
 
-_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{4}|\*)|\{[^{}]*(?:\d{4}|\{)")
+_REFUSED_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\d{4}|\*)|\{[^{}]*(?:\d{4}|\{)|\{[^{}:!]*[.\[]")
+_VIEWS: Any = (type({}.keys()), type({}.values()), type({}.items()))
+_COLLECTIONS: Any = (list, tuple, set, frozenset, *_VIEWS)
+_SIZED: Any = (dict, *_COLLECTIONS)
 
 
 class TemplateLimitError(Exception):
     """A template does more than it may; the message reads on from "the chat template"."""
+
+
+def measure(value: Any) -> int:
+    """What ``value`` costs to make; raises :class:`TemplateLimitError` if it is too long."""
+    if isinstance(value, str):
+        check_length(len(value))
+        return ITEM_CHARACTERS + len(value)
+    if isinstance(value, _SIZED):
+        _written_length(value)
+        return ITEM_CHARACTERS * (1 + len(value))
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise TemplateLimitError(f"makes a number of more than {MAX_BITS:,} bits")
+    return 0 if value is None or isinstance(value, int | float) else ITEM_CHARACTERS
+
+
+def check_length(length: int) -> None:
+    """Raise :class:`TemplateLimitError` if a text of ``length`` would be too long."""
+    if length > MAX_CHARACTERS:
+        raise TemplateLimitError(f"makes a text or list of more than {MAX_CHARACTERS:,} characters")
+
+
+def concatenate(pieces: Iterable[object], separator: str = "") -> str:
+    """``separator.join(pieces)``, given up as soon as it is too long."""
+    text = io.StringIO(newline="")
+    for position, piece in enumerate(pieces):
+        text.write(separator if position else "")
+        text.write(str(piece))
+        check_length(text.tell())
+    return text.getvalue()
 
 
 def check_function(name: str, value: Any, arguments: Sequence[Any]) -> None:
@@ -34,28 +82,37 @@ def check_function(name: str, value: Any, arguments: Sequence[Any]) -> None:
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
     """Check ``left operator right``; raises :class:`TemplateLimitError`."""
+    if operator == "+":  # the commonest, and as long as what goes in
+        return
     if operator == "*":
         for sequence, count in ((left, right), (right, left)):
             if isinstance(sequence, str | list | tuple) and isinstance(count, int):
-                _check_length(len(sequence) * count)
+                check_length(len(sequence) * count)
     elif operator == "**":
         _check_power(left, right)
-    elif operator == "%":
-        _format(left, ())
+    elif operator == "%" and isinstance(left, str):
+        _format(left, [right])
 
 
-def check_result(value: Any) -> Any:
-    """``value`` itself; raises :class:`TemplateLimitError` if it is too long."""
-    if isinstance(value, str | list | tuple | dict):
-        _check_length(len(value))
-    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise TemplateLimitError(f"makes a number of more than {MAX_BITS:,} bits")
-    return value
-
-
-def _check_length(length: int) -> None:
-    if length > MAX_CHARACTERS:
-        raise TemplateLimitError(f"makes a text or list of more than {MAX_CHARACTERS:,} items")
+def _written_length(value: Any) -> int:
+    """About how long ``str(value)`` is. A list may hold itself many times over, so this stops in time."""
+    length = 0
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            length += len(item)
+        elif isinstance(item, dict):
+            length += 2 * len(item)
+            pending += item
+            pending += item.values()
+        elif isinstance(item, _COLLECTIONS):
+            length += len(item)
+            pending += item
+        else:
+            length += len(str(item))
+        check_length(length)
+    return length
 
 
 def _check_power(base: Any, exponent: Any) -> None:
@@ -70,38 +127,36 @@ def _pad(value: Any, arguments: Sequence[Any]) -> None:
 
 def _indent(value: Any, arguments: Sequence[Any]) -> None:
     _pad(value, arguments)
-    widths = [len(a) if isinstance(a, str) else a for a in arguments if isinstance(a, str | int)]
-    _check_length(str(value).count("\n") * max(widths, default=4))
+    width = max(
+        (len(a) if isinstance(a, str) else a for a in arguments if isinstance(a, str | int)), default=4
+    )
+    check_length(len(str(value).splitlines()) * width)
 
 
 def _format(value: Any, arguments: Sequence[Any]) -> None:
-    if isinstance(value, str) and _WIDE_FORMAT.search(value.replace("{{", "").replace("}}", "")):
-        raise TemplateLimitError(f"formats to a width of more than {MAX_WIDTH - 1:,}, or one given apart")
+    pattern = str(value)
+    if _REFUSED_FORMAT.search(pattern.replace("{{", "").replace("}}", "")):
+        raise TemplateLimitError(f"formats to a width of more than {MAX_WIDTH - 1:,}, or an attribute")
+    num_fields = max(pattern.count("%"), pattern.count("{"))
+    check_length(num_fields * (MAX_WIDTH + _written_length(list(arguments))))
 
 
 def _replace(value: Any, arguments: Sequence[Any]) -> None:
     if len(arguments) >= 2:
         old, new = str(arguments[0]), str(arguments[1])
-        _check_length(str(value).count(old) * len(new))
+        check_length(str(value).count(old) * len(new))
 
 
-def _join(value: Any, arguments: Sequence[Any]) -> None:
-    """``separator.join(items)`` as well as ``items | join(separator)``."""
-    separator, items = (
-        (value, arguments[0]) if arguments and not isinstance(arguments[0], str) else ("", value)
-    )
-    if arguments and isinstance(arguments[0], str):
-        separator = arguments[0]
-    if isinstance(items, str | list | tuple | dict):
-        _check_length(len(items) * len(str(separator)))
-        _check_length(sum(len(item) for item in items if isinstance(item, str)))
+def _sum(value: Any, arguments: Sequence[Any]) -> None:
+    if any(isinstance(argument, list | tuple) for argument in arguments):
+        raise TemplateLimitError("sums lists")
 
 
 _RULES: Mapping[str, Callable[[Any, Sequence[Any]], None]] = {
-    **dict.fromkeys(("batch", "center", "expandtabs", "ljust", "rjust", "slice", "tojson"), _pad),
-    **dict.fromkeys(("wordwrap", "zfill"), _pad),
-    **dict.fromkeys(("format", "format_map"), _format),
+    **dict.fromkeys(("batch", "center", "ljust", "rjust", "round", "slice", "zfill"), _pad),
+    "format": _format,
     "indent": _indent,
-    "join": _join,
     "replace": _replace,
+    "sum": _sum,
+    "tojson": _pad,
 }

@@ -253,3 +253,15 @@ def test_unusable_metadata_is_refused(changes: dict[str, Any], message: str) -> 
         changes = {**changes, "merges": None}
     with pytest.raises(ModelFileError, match=message):
         gguf_tokenizer(small_metadata(**changes))
+
+
+def test_a_token_of_megabytes_is_refused_by_name() -> None:
+    tokens = ["<unk>", *BYTES, "a" * 5_000_000]
+    with pytest.raises(ModelFileError, match=r"tokens\[257\], 'a{20}'…, has 5,000,000 characters"):
+        gguf_tokenizer(scored_metadata(tokens=tokens, token_type=None, scores=[0.0] * len(tokens)))
+
+
+def test_many_long_tokens_are_refused_before_merges_are_made_of_them() -> None:
+    tokens = ["<unk>", *(f"{i:01000}" for i in range(200))]
+    with pytest.raises(ModelFileError, match="too many long tokens"):
+        gguf_tokenizer(scored_metadata(tokens=tokens, token_type=None, scores=[0.0] * len(tokens)))
