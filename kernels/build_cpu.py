@@ -36,13 +36,13 @@ COMMON_FLAGS = (
 AVX2_FLAGS = "-mavx2 -mfma"
 AVX512_FLAGS = f"{AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16"
 X86_VARIANTS: Mapping[str, str] = {
-    "amx": f"{AVX512_FLAGS} -mamx-tile -mamx-int8",
+    "amx": f"{AVX512_FLAGS} -mamx-tile -mamx-int8 -mamx-bf16",
     "avx512": AVX512_FLAGS,
     "avx2": AVX2_FLAGS,
     "portable": "",
 }
 ONLY_PORTABLE = ("cpuid", "team")
-WITH_TILES = ("linear",)
+WITH_TILES = ("attention", "linear")
 
 
 class BuildError(Exception):

@@ -7,33 +7,14 @@
 #include <stdlib.h>
 
 #include "attention_chunk.h"
+#include "attention_tiles.h"
 #include "parallel.h"
 
 namespace {
 
 constexpr int64_t kSpan = 128;
 constexpr int kTileRows = 32;
-constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kUnitsPerThread = 4;  // fewer than this, and spans are shared out as well
-
-template <class T>
-using AttendRows = void (*)(const Chunk<T>&, const T*, const int64_t*, const ChunkGeometry&, float*, float*, float*);
-
-template <class T>
-AttendRows<T> attend_rows_for(int num_rows) {
-    switch (num_rows) {
-        case 1: return attend_rows<T, 1>;
-        case 2: return attend_rows<T, 2>;
-        case 3: return attend_rows<T, 3>;
-#if defined(__AVX512BF16__)
-        case 4: return attend_rows<T, 4>;
-        case 5: return attend_rows<T, 5>;
-        case 6: return attend_rows<T, 6>;
-        case 7: return attend_rows<T, 7>;
-#endif
-        default: return attend_rows<T, kMaxTileRows>;
-    }
-}
 
 // Some tokens of one sequence.
 struct TokenTile {
@@ -46,7 +27,7 @@ struct RowTile {
     int num_rows;
     int64_t first_key, end_key;  // what any of the rows sees
     int64_t positions[kTileRows];
-    alignas(64) T query[kTileRows * kMaxHeadDim];  // in groups of at most kMaxTileRows rows
+    alignas(64) T query[kTileRows * kMaxHeadDim];  // in groups of rows that go through a chunk together
 };
 
 TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -54,6 +35,8 @@ TRIOLET_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b;
 
 template <class T>
 struct Attention {
+    using Rows = typename RowsOf<T>::type;
+
     const T* query;
     const T* key_cache;
     const T* value_cache;
@@ -110,19 +93,18 @@ struct Attention {
         rows.first_key = geometry.window && lowest + 1 > geometry.window ? lowest + 1 - geometry.window : 0;
     }
 
-    // Gathers the queries of a tile, each group of rows as [head_dim / P][rows][P].
+    // Gathers the queries of a tile.
     void gather(RowTile<T>& rows, const TokenTile& tile, int64_t group) const {
-        constexpr int64_t P = PairSize<T>::value;
         set_positions(rows, tile, group);
         int64_t heads = num_group_heads(group), head_dim = geometry.head_dim;
-        for (int first = 0; first < rows.num_rows; first += kMaxTileRows) {
-            int64_t count = smaller(kMaxTileRows, rows.num_rows - first);
+        for (int first = 0; first < rows.num_rows; first += Rows::kRows) {
+            int64_t count = smaller(Rows::kRows, rows.num_rows - first);
             T* target = rows.query + first * head_dim;
             for (int64_t row = 0; row < count; ++row) {
                 int64_t token = tile.first_token + (first + row) / heads;
                 int64_t head = first_head(group) + (first + row) % heads;
                 const T* source = query + (token * num_heads + head) * head_dim;
-                for (int64_t d = 0; d < head_dim; ++d) target[(d / P * count + row) * P + d % P] = source[d];
+                Rows::put_query(source, row, count, head_dim, target);
             }
         }
     }
@@ -158,11 +140,10 @@ struct Attention {
             Chunk<T> chunk = chunk_at(rows, tile, group, first);
             int64_t next = first + geometry.chunk;
             if (next < rows.end_key) prefetch(chunk_at(rows, tile, group, next));
-            for (int row = 0; row < rows.num_rows; row += kMaxTileRows) {
-                int count = int(smaller(kMaxTileRows, rows.num_rows - row));
-                attend_rows_for<T>(count)(chunk, rows.query + row * geometry.head_dim, rows.positions + row, geometry,
-                                          states.maximum + row, sums + row * kLanes,
-                                          states.values + row * geometry.head_dim);
+            for (int row = 0; row < rows.num_rows; row += Rows::kRows) {
+                int count = int(smaller(Rows::kRows, rows.num_rows - row));
+                Rows::attend(count, chunk, rows.query + row * geometry.head_dim, rows.positions + row, geometry,
+                             states.maximum + row, sums + row * kLanes, states.values + row * geometry.head_dim);
             }
         }
         for (int row = 0; row < rows.num_rows; ++row) states.sum[row] = sum_lanes(load(sums + row * kLanes));
@@ -197,6 +178,7 @@ struct Attention {
         RowTile<T> rows;
         alignas(64) float total_memory[kTileRows * (kMaxHeadDim + 2)];
         alignas(64) float part_memory[kTileRows * (kMaxHeadDim + 2)];
+        typename Rows::Session session;
         RowStates total = states_in(total_memory);
         if (parts)
             set_positions(rows, tile, group);
@@ -214,6 +196,7 @@ struct Attention {
     // One span of one tile and group of heads.
     void run_span(const TokenTile& tile, int64_t group, int64_t span, float* parts) const {
         RowTile<T> rows;
+        typename Rows::Session session;
         set_positions(rows, tile, group);
         if (span < rows.first_key / kSpan || span * kSpan >= rows.end_key) return;
         gather(rows, tile, group);

@@ -10,6 +10,7 @@
 namespace {
 
 constexpr int kChunk = 32;            // keys at a time, fewer where a block holds fewer
+constexpr int64_t kMaxHeadDim = 256;
 constexpr float kNoMaximum = -1e30f;  // below every score, above every masked one
 constexpr float kMasked = -3e38f;
 
@@ -159,5 +160,48 @@ void attend_rows(const Chunk<T>& chunk, const T* query, const int64_t* positions
     if (d < geometry.head_dim)
         add_values<T, ROWS, 1>(chunk.values + d * P, weights, chunk.num_keys, geometry.head_dim, rescale, values + d);
 }
+
+// Rows of queries in vectors, of any number format.
+template <class T>
+struct VectorRows {
+    static constexpr int kRows = kMaxTileRows;
+
+    struct Session {};
+
+    // Puts down one of `count` rows: [head_dim / P][count][P].
+    static void put_query(const T* source, int64_t row, int64_t count, int64_t head_dim, T* query) {
+        constexpr int64_t P = PairSize<T>::value;
+        for (int64_t d = 0; d < head_dim; ++d) query[(d / P * count + row) * P + d % P] = source[d];
+    }
+
+    static void attend(int count, const Chunk<T>& chunk, const T* query, const int64_t* positions,
+                       const ChunkGeometry& geometry, float* maximum, float* sums, float* values) {
+        kernel_for(count)(chunk, query, positions, geometry, maximum, sums, values);
+    }
+
+private:
+    using Kernel = void (*)(const Chunk<T>&, const T*, const int64_t*, const ChunkGeometry&, float*, float*, float*);
+
+    static Kernel kernel_for(int count) {
+        switch (count) {
+            case 1: return attend_rows<T, 1>;
+            case 2: return attend_rows<T, 2>;
+            case 3: return attend_rows<T, 3>;
+#if defined(__AVX512BF16__)
+            case 4: return attend_rows<T, 4>;
+            case 5: return attend_rows<T, 5>;
+            case 6: return attend_rows<T, 6>;
+            case 7: return attend_rows<T, 7>;
+#endif
+            default: return attend_rows<T, kMaxTileRows>;
+        }
+    }
+};
+
+// How rows of a number format are brought through the keys.
+template <class T>
+struct RowsOf {
+    using type = VectorRows<T>;
+};
 
 }  // namespace

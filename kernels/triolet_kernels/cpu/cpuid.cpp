@@ -23,12 +23,12 @@ extern "C" __attribute__((visibility("default"))) int triolet_runs_avx512() {
 
 // Linux hands out the matrix tiles on request only, to the whole process.
 extern "C" __attribute__((visibility("default"))) int triolet_runs_amx() {
-    constexpr unsigned kEdxTileAndInt8 = 3u << 24;
+    constexpr unsigned kEdxTiles = 3u << 24 | 1u << 22;  // registers, int8, bf16
     constexpr int kRequestPermission = 0x1023, kTileData = 18;
     unsigned eax, ebx, ecx = 0, edx;
     if (!triolet_runs_avx512()) return 0;
     asm("cpuid" : "=a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx) : "0"(7));
-    return (edx & kEdxTileAndInt8) == kEdxTileAndInt8 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return (edx & kEdxTiles) == kEdxTiles && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 #endif

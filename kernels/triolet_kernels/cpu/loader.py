@@ -18,8 +18,8 @@ __all__ = ["DTYPES", "INSTRUCTION_SETS", "LIBRARY_PATH", "NativeError", "NativeL
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
 
-INSTRUCTION_SETS = {"amx": 16, "avx512": 16, "avx2": 8, "portable": 4}
-"""Variants, best first, with the number of float32 lanes of each."""
+INSTRUCTION_SETS = {"amx": 32, "avx512": 16, "avx2": 8, "portable": 4}
+"""Variants, best first, with what lengths must be multiples of: a vector of float32, or a matrix tile."""
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 """Number formats the kernels exist for."""
