@@ -18,6 +18,8 @@ from triolet.errors import UsageError
 __all__ = ["DEFAULT_MODEL", "EngineArgs", "ServeArgs", "choices_of", "flag_of"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+MAX_NUM_THREADS = 1024
+"""Far more threads than this end the process inside OpenMP, without a word that could be caught."""
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -108,6 +110,8 @@ class EngineArgs:
         ):  # fmt: skip
             _check_positive(self, name)
         _check_choices(self)
+        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
+            raise _usage(self, "num_threads", f"must be {MAX_NUM_THREADS} or less")
         if self.block_size & (self.block_size - 1) or self.block_size < 8:
             raise _usage(self, "block_size", "must be a power of two, 8 or more")
         if self.max_num_batched_tokens < self.max_num_seqs:

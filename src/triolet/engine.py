@@ -8,6 +8,7 @@ state: any number of engines can live in one process, each inside its own scope.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -80,6 +81,7 @@ class Engine:
         self._phase, self._phase_began = "starting", time.monotonic()
         self._cause: BaseException | None = None
         self._is_used = False
+        self._thread_id: int | None = None
         self._scope: anyio.CancelScope | None = None  # made by run(): there may be no loop yet
         self._stop_requested = Wakeup()
         self._statistics = FrontendStatistics()
@@ -99,6 +101,7 @@ class Engine:
         if self._is_used:
             raise RuntimeError("an Engine runs once; make a new one")
         self._is_used = True
+        self._thread_id = threading.get_ident()
         try:
             with anyio.CancelScope() as self._scope:
                 await self._serve(task_status)
@@ -335,6 +338,8 @@ class Engine:
             raise EngineDeadError(f"the engine is dead: {self._cause}") from self._cause
         if self._state is not EngineState.READY or self._inputs is None or self._requests is None:
             raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)
+        if threading.get_ident() != self._thread_id:
+            raise RuntimeError("an Engine is used on the event loop that runs it; this is another thread")
         return self._inputs, self._requests
 
     def _loaded_inputs(self) -> InputProcessor:

@@ -27,7 +27,7 @@ BAD: dict[str, list[Any]] = {
     "dtype": [None, "", "float16", 32, ["auto"]],
     "device": [None, "", "tpu", 0, {}],
     "kernels": [None, "fast", True],
-    "num_threads": NOT_POSITIVE,
+    "num_threads": [*NOT_POSITIVE, 1025, 100_000],
     "block_size": [*NOT_POSITIVE, None, 4, 12, 33],
     "kv_cache_bytes": NOT_POSITIVE,
     "num_kv_blocks": NOT_POSITIVE,

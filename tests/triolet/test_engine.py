@@ -263,6 +263,11 @@ class TestScope:
             async with engine:
                 pass
 
+    async def test_another_thread_is_told_off(self, byte_model: Path, anyio_backend: str) -> None:
+        async with make(byte_model) as engine:
+            with pytest.raises(RuntimeError, match="another thread"):
+                await anyio.to_thread.run_sync(lambda: anyio.run(engine.submit, "abc", backend=anyio_backend))
+
     async def test_a_model_that_is_not_there_is_a_clear_error(self) -> None:
         engine = Engine(model="/nowhere/model.gguf")
         with pytest.raises(UsageError):

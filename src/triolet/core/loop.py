@@ -58,8 +58,13 @@ class Wakeup:
             self._event.set()
 
     async def wait(self) -> None:
-        """Return once set since the last return. A checkpoint only if it has to wait."""
+        """Return once set since the last return. A checkpoint only if it has to wait.
+
+        Raises anyio.BusyResourceError if another task is waiting: one of the two would never wake.
+        """
         if not self._is_set:
+            if self._event is not None:
+                raise anyio.BusyResourceError("waiting for")
             self._event = anyio.Event()
             try:
                 await self._event.wait()

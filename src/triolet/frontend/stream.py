@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+import anyio
+
 from triolet.core.loop import LoopPoster
 from triolet.frontend.collector import RequestOutputCollector
 from triolet.request import RequestOutput
@@ -20,7 +22,8 @@ __all__ = ["LazyRequestStream", "RequestStream"]
 class RequestStream:
     """An asynchronous iterator over a request's outputs; the last one ``is_finished``.
 
-    Raises EngineGenerateError where this request failed, EngineDeadError where the engine did.
+    Raises EngineGenerateError where this request failed, EngineDeadError where the engine did, and
+    anyio.BusyResourceError in a task that asks while another one is waiting.
 
     Cancellation: a consumer that is cancelled while waiting ends the request.
     """
@@ -48,6 +51,8 @@ class RequestStream:
             raise StopAsyncIteration
         try:
             output = await self._collector.get()
+        except anyio.BusyResourceError:
+            raise  # the request is another task's
         except BaseException:
             self.abort()
             raise

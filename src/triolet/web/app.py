@@ -63,6 +63,8 @@ def create_app(
     app = _application(args.backend)
     # Bodies are bounded where they are read; the framework's time-out would cut long streams.
     app.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
+    # Or `//` in a path would be answered with a redirection, in HTML, to whatever the Host header says.
+    app.url_map.merge_slashes = False
     app.register_blueprint(blueprint(engine, settings))
     install_error_handlers(app)
 

@@ -89,7 +89,7 @@ def _explain(error: HTTPException, phrase: str) -> str:
 
 
 async def _on_triolet_error(error: TrioletError) -> Response:
-    if error.status >= 500 and not isinstance(error, OverloadedError):
+    if error.status >= 500 and not isinstance(error, OverloadedError | RequestAbortedError):
         logger.error("request failed: %s", error.message)
     return error_response(error)
 

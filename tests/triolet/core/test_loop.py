@@ -61,6 +61,16 @@ async def test_wakeup_survives_a_cancelled_wait() -> None:
         await wakeup.wait()
 
 
+async def test_a_second_task_may_not_wait() -> None:
+    wakeup = Wakeup()
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(wakeup.wait)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await wakeup.wait()
+        wakeup.set()
+
+
 def test_posting_to_a_loop_that_has_ended_is_harmless(anyio_backend: str) -> None:
     async def get() -> object:
         return loop_poster()

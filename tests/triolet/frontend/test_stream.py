@@ -271,3 +271,15 @@ class TestLazyRequestStream:
             await anext(stream)
         request.collector.put(output("all", is_finished=True))
         assert [item.outputs[0].text async for item in stream] == ["all"]
+
+
+async def test_a_second_consumer_is_told_off_and_ends_nothing() -> None:
+    request = Request()
+    stream = request.stream()
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(anext, stream)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await anext(stream)
+        assert request.num_aborts == 0
+        request.collector.put(output("end", is_finished=True))

@@ -66,6 +66,7 @@ CASES = [
     Case("/health", None, 405),
     Case("/v1/models/other", None, 404, "model", "model_not_found", method="GET"),
     Case("/nowhere", None, 404, method="GET"),
+    Case("/v1//models", None, 404, method="GET"),
     Case("/v1/nowhere", {}, 404),
 ]
 
