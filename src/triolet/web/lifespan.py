@@ -50,12 +50,13 @@ class EngineLifespan:
 
         async with anyio.create_task_group() as group:
             failure = await group.start(self._run_engine)
-            if failure is not None:
-                await receive()
-                await send({"type": "lifespan.startup.failed", "message": str(failure)})
-                return
-            await self._app(scope, receive, holding_send)
-            self._engine.stop()
+            if failure is None:
+                await self._app(scope, receive, holding_send)
+                self._engine.stop()
+        if failure is not None:
+            # Not within the group: the host looks whether this task has failed as soon as it is told.
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(failure)})
         for message in held:
             await send(message)
 

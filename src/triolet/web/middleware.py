@@ -23,7 +23,9 @@ class FinalSendShield:
     """Lets the last send of a response finish.
 
     Hypercorn announces a disconnect after the last body message while that send still has the connection to
-    close or to recycle; on Trio the framework then cancels it, and ``Connection: close`` never gets its EOF.
+    close or to recycle, and the framework answers by cancelling the send: the connection then gets no EOF, or
+    what was sent ahead no answer. A shield holds on Trio alone, since on asyncio the framework cancels the
+    task itself; so the news of the disconnect waits until the send has finished.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -33,15 +35,28 @@ class FinalSendShield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        is_sent = anyio.Event()
+        is_sent.set()
+
+        async def late_receive() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                await is_sent.wait()
+            return message
 
         async def shielded_send(message: Message) -> None:
-            if message["type"] == "http.response.body" and not message.get("more_body"):
+            nonlocal is_sent
+            if message["type"] != "http.response.body" or message.get("more_body"):
+                await send(message)
+                return
+            is_sent = anyio.Event()
+            try:
                 with anyio.CancelScope(shield=True):
                     await send(message)
-            else:
-                await send(message)
+            finally:
+                is_sent.set()
 
-        await self._app(scope, receive, shielded_send)
+        await self._app(scope, late_receive, shielded_send)
 
 
 class OpenRequests:

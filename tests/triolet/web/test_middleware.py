@@ -74,6 +74,29 @@ async def test_the_last_send_is_finished_though_the_handler_is_cancelled() -> No
     assert sent == ["http.response.body"]
 
 
+async def test_nobody_hears_of_a_disconnect_during_the_last_send() -> None:
+    steps: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def hear() -> None:
+            steps.append((await receive())["type"])
+
+        async with anyio.create_task_group() as group:
+            await send({"type": "http.response.body", "more_body": True})
+            group.start_soon(hear)
+            await send({"type": "http.response.body", "more_body": False})
+
+    async def send(message: Any) -> None:
+        await anyio.wait_all_tasks_blocked()
+        steps.append("more" if message["more_body"] else "last")
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    await FinalSendShield(app)({"type": "http"}, receive, send)
+    assert steps == ["more", "last", "http.disconnect"]
+
+
 async def test_open_requests_are_counted_awaited_and_ended() -> None:
     messages: list[str] = []
 
