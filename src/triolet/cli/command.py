@@ -62,6 +62,7 @@ def _add_command(parser: argparse.ArgumentParser, module: Any) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    _open_standard_files()
     try:
         namespace = parser.parse_args(argv)
         run: Callable[[argparse.Namespace], int] = namespace.run
@@ -78,3 +79,14 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         # The reader of our output has gone (`triolet complete … | head`); the exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _open_standard_files() -> None:
+    """Open the standard files that were closed when the program was started, on the null device.
+
+    Otherwise their numbers would go to sockets: what is meant for a terminal would be sent to clients, and
+    uvloop aborts the process when it closes one.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open

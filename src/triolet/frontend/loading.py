@@ -57,6 +57,8 @@ def served_names(args: EngineArgs) -> tuple[str, ...]:
 
 
 def _read_template(path: Path) -> str:
+    if path.exists() and not path.is_file():  # a device would be read for ever
+        raise UsageError(f"chat_template (--chat-template): {path} is no file", param="chat_template")
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:

@@ -195,5 +195,12 @@ def _cause(error: BaseException) -> str:
 
 
 def _write_line(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """To the standard output, whose loss (a full disk, `| head -1`) ends no server."""
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        logger.warning("nothing more is written to the standard output: %s", error)
+        # Or what is left in its buffer would make the exit complain, and fail.
+        with open(os.devnull, "wb") as sink:
+            os.dup2(sink.fileno(), sys.stdout.fileno())

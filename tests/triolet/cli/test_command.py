@@ -53,6 +53,23 @@ def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["complete"]) == 130
 
 
+WITHOUT_STANDARD_FILES = """
+import os, sys
+from triolet.cli import serve_main
+code = serve_main(["--port", "99999"])
+has_all = None not in (sys.stdin, sys.stdout, sys.stderr)
+sys.exit(not (has_all and code == 2 and os.open("/", os.O_RDONLY) > 2))
+"""
+
+
+def test_standard_files_that_were_closed_are_no_obstacle_and_their_numbers_go_to_nobody() -> None:
+    subprocess.run(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", WITHOUT_STANDARD_FILES],
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 HELP_AND_MODULES = """
 import sys
 from triolet.cli import serve_main

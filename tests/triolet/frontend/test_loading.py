@@ -49,6 +49,11 @@ def test_a_template_of_ones_own_knows_the_special_tokens(byte_model: Path, tmp_p
     assert template.render(HI) == "<s>Hi</s>"
 
 
+def test_a_template_without_end_is_not_read(byte_model: Path) -> None:
+    with pytest.raises(UsageError, match=r"--chat-template.*/dev/zero"):
+        load_text(find(byte_model), EngineArgs(chat_template=Path("/dev/zero")))
+
+
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
 def test_a_template_that_cannot_be_read_is_blamed_on_its_flag(
     byte_model: Path, tmp_path: Path, content: bytes | None
