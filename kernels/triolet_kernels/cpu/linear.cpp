@@ -135,12 +135,13 @@ struct Linear {
     void run(RunTeam run_team, int64_t num_threads) const {
         constexpr int64_t kUnitsPerThread = 8;
         int64_t num_blocks = width / kBlock, num_panels = (num_outputs + kPanel - 1) / kPanel;
-        RowGroups groups = {num_rows, kHasTiles ? num_rows / kTileRows : 0};
+        RowGroups groups = {num_rows, kHasTiles && num_rows >= kMinRowsForTiles ? num_rows / kTileRows : 0};
         int64_t num_scales = 2 * num_rows * num_blocks, num_indices = groups.count() * (2 * num_blocks + 1);
-        auto* steps = static_cast<float*>(
-            malloc(2 * num_scales * sizeof(float) + num_indices * sizeof(int32_t) + 2 * num_rows * width));
+        int64_t size = 2 * num_rows * width + 2 * num_scales * int64_t(sizeof(float)) + num_indices * 4;
+        // Codes come first: a tile whose rows straddle cache lines takes twice as long to load.
+        auto* codes = static_cast<int8_t*>(aligned_alloc(64, (size + 63) / 64 * 64));
+        auto* steps = reinterpret_cast<float*>(codes + 2 * num_rows * width);
         auto* block = reinterpret_cast<int32_t*>(steps + 2 * num_scales);
-        auto* codes = reinterpret_cast<int8_t*>(block + num_indices);
         QuantizedRows rows = {codes, steps, steps + num_scales, block, block + 2 * groups.count() * num_blocks};
         for_each_row(run_team, num_threads, groups.count(), kRows * width, [&](int64_t index) {
             quantize_group(x + groups.first(index) * width, groups.size(index), groups.is_tile(index), width,
@@ -148,13 +149,14 @@ struct Linear {
         });
         int64_t num_units = num_panels < kUnitsPerThread * num_threads ? num_panels : kUnitsPerThread * num_threads;
         for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
-            auto* scratch = groups.num_tiles ? static_cast<TileBlock*>(aligned_alloc(64, num_blocks * sizeof(TileBlock))) : nullptr;
+            int64_t scratch_size = groups.num_tiles ? num_blocks * int64_t(sizeof(TileBlock)) : 0;
+            auto* scratch = scratch_size ? static_cast<TileBlock*>(aligned_alloc(64, scratch_size)) : nullptr;
             int64_t end = (unit + 1) * num_panels / num_units;
             for (int64_t panel = unit * num_panels / num_units; panel < end; ++panel)
                 run_panel(panel, groups, rows, scratch);
             free(scratch);
         });
-        free(steps);
+        free(codes);
     }
 };
 

@@ -8,6 +8,9 @@
 
 namespace {
 
+// With fewer rows, spreading the weights out for the tiles costs more than they save.
+constexpr int64_t kMinRowsForTiles = 48;
+
 // A block of a panel as the tiles take it.
 struct alignas(64) TileBlock {
     uint8_t codes[2][kBlock / 4][64];  // [half][quad][16 outputs × 4], in their unit
