@@ -64,7 +64,7 @@ def _explain(name: HubName, revision: str | None, error: Exception) -> str:
     ):
         cause = f"there is no file {name.file} in it"
     else:
-        cause = f"{type(error).__name__}: {error}"[:400]
+        cause = f"{type(error).__name__}: {error}"[:400].rstrip(".")
     target = "model" if name.file is None else f"model --include {name.file}"
     return (
         f"{what} could not be had from the hub: {cause}.\n"
