@@ -175,6 +175,7 @@ def _write(
     from bench.plot import plot_levels
 
     settings = {"ratios": compared, "llama_bench_pp512": llama_bench_pp512, "command": sys.argv}
+    _RESULTS.mkdir(exist_ok=True)
     write_json(_RESULTS / f"{name}.json", medians, **settings)
     write_csv(_RESULTS / f"{name}.csv", rows)
     plot_levels([row for row in medians if row["workload"] == "answer"], _RESULTS / f"{name}.svg")

@@ -79,7 +79,9 @@ class EngineArgs:
     kv_cache_bytes: int | None = _option(
         None, "Bytes for the KV cache; a share of the free memory if not given.", group="cache"
     )
-    num_kv_blocks: int | None = _option(None, "Number of KV blocks; overrides kv_cache_bytes.", group="cache")
+    num_kv_blocks: int | None = _option(
+        None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
+    )
     max_num_seqs: int = _option(64, "Most sequences in one step.", group="scheduling")
     max_num_batched_tokens: int = _option(512, "Most tokens in one step.", group="scheduling")
     max_num_queued_requests: int = _option(

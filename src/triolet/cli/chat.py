@@ -14,6 +14,7 @@ from triolet.cli.generation import (
     print_pieces,
     request_options,
 )
+from triolet.errors import UsageError
 
 __all__ = ["DESCRIPTION", "SUMMARY", "add_arguments", "run"]
 
@@ -42,6 +43,8 @@ def run(namespace: argparse.Namespace) -> int:
     message, options = namespace.message, request_options(namespace)
     if message is None and not sys.stdin.isatty():
         message = sys.stdin.read()
+    if message is not None and not message.strip():
+        raise UsageError("message: is empty; say something, or leave it out for a conversation")
     with open_model(namespace) as model:
         if message is None:
             _converse(model, messages, options)

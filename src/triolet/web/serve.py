@@ -184,8 +184,8 @@ class _WhenReady(TaskStatus[None]):
 def _curl_command(url: str, model: str, *, has_key: bool) -> str:
     """A request to paste into a shell; it takes the API key, if there is one, from the environment."""
     message = {"role": "user", "content": "Hello!"}
-    # A small model may go on for as long as it is let.
-    body = json.dumps({"model": model, "messages": [message], "max_tokens": 64})
+    # The surest answer, and a short one: a small model that guesses may go on for as long as it is let.
+    body = json.dumps({"model": model, "messages": [message], "temperature": 0, "max_tokens": 64})
     key = f'-H "Authorization: Bearer ${ENVIRONMENT_VARIABLE}" ' if has_key else ""
     return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(body)}"
 

@@ -35,6 +35,14 @@ def test_a_pipe_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     assert body["messages"] == [{"role": "user", "content": "piped"}]
 
 
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_an_empty_message_is_refused(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with canned_server() as server:
+        assert main(["chat", message, "--url", server.url]) == 2
+        assert not server.requests
+    assert "message: is empty" in capsys.readouterr().err
+
+
 def converse(monkeypatch: pytest.MonkeyPatch, url: str, *lines: str) -> None:
     typed: Iterator[str] = iter(lines)
 
