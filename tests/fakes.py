@@ -16,11 +16,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient
-from triolet.core.engine_core import CoreFactory, EngineCore
+from triolet.core.engine_core import CoreFactory, EngineCore, build_core
 from triolet.core.service import CoreService
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenLogprobs
-from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["EOS_ID", "FakeRunner", "fake_client", "fake_core", "fake_core_factory", "write_byte_model"]
 
@@ -91,16 +90,7 @@ class FakeRunner:
 
 def fake_core(runner: FakeRunner, args: EngineArgs | None = None) -> EngineCore:
     """An engine core around a fake runner."""
-    args = args or EngineArgs()
-    config = SchedulerConfig(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        max_num_queued_requests=args.max_num_queued_requests,
-        max_model_len=runner.max_model_len,
-        block_size=runner.block_size,
-        num_blocks=runner.num_blocks,
-    )
-    return EngineCore(Scheduler(config), runner)
+    return build_core(runner, args or EngineArgs())
 
 
 def fake_client(runner: FakeRunner, *, depth: int = 1) -> ClientFactory:

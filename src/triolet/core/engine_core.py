@@ -22,7 +22,7 @@ from triolet.request import Request, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 from triolet.statistics import SchedulerStatistics
 
-__all__ = ["CoreFactory", "EngineCore", "Runner", "load_core"]
+__all__ = ["CoreFactory", "EngineCore", "Runner", "build_core", "load_core"]
 
 MAX_FAILED_STEPS = 3
 
@@ -124,7 +124,11 @@ def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], Non
     """Load the model and build a core around it, on the thread that will run its steps."""
     from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
 
-    runner = ModelRunner.load(files, args, on_phase)
+    return build_core(ModelRunner.load(files, args, on_phase), args)
+
+
+def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
+    """A core around a model runner, with the limits that the arguments set and those that the runner has."""
     config = SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,

@@ -51,7 +51,6 @@ class CoreService:
         self._is_stopped = False
         self._num_in_flight = 0
         self._last_planned = -1
-        self._last_committed = -1
         self._leaving: deque[tuple[int, float]] = deque()
         self._scheduler_scope = anyio.CancelScope()
         self._step_scope = anyio.CancelScope()
@@ -204,9 +203,8 @@ class CoreService:
         now = time.monotonic()
         self.num_steps += 1
         self._num_in_flight -= 1
-        self._last_committed = plan.step_id
         self._busy_since = now if self.core.has_unfinished else None
-        while self._leaving and self._leaving[0][0] <= self._last_committed:
+        while self._leaving and self._leaving[0][0] <= plan.step_id:
             self.cancel_latency.observe(now - self._leaving.popleft()[1])
         return outputs
 
