@@ -76,9 +76,9 @@ class FakeRunner:
         tokens = tuple(self.next_token(row.request, row.start + row.num_tokens) for row in sampled)
         return StepResult(
             step_id=plan.step_id,
-            token_ids=tokens,
+            token_ids=tuple((token,) for token in tokens),
             logprobs=tuple(
-                None if row.request.num_logprobs is None else TokenLogprobs((token,), (-0.5,), 1)
+                None if row.request.num_logprobs is None else (TokenLogprobs((token,), (-0.5,), 1),)
                 for row, token in zip(sampled, tokens, strict=True)
             ),
             errors={},

@@ -14,42 +14,48 @@ if TYPE_CHECKING:
     from triolet.errors import TrioletError
     from triolet.llm import LLM
     from triolet.llm_engine import LLMEngine
-    from triolet.request import (
-        CompletionOutput,
-        FinishReason,
-        RequestOutput,
+    from triolet.request import CompletionOutput, FinishReason, RequestOptions, RequestOutput
+    from triolet.sampling_params import (
+        BeamSearchParams,
         RequestOutputKind,
         SamplingParams,
+        StructuredOutputs,
     )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "BeamSearchParams",
     "CompletionOutput",
     "Engine",
     "EngineArgs",
     "FinishReason",
     "LLMEngine",
+    "RequestOptions",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
     "ServeArgs",
+    "StructuredOutputs",
     "TrioletError",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "triolet.llm",
+    "BeamSearchParams": "triolet.sampling_params",
     "CompletionOutput": "triolet.request",
     "Engine": "triolet.engine",
     "EngineArgs": "triolet.args",
     "FinishReason": "triolet.request",
     "LLMEngine": "triolet.llm_engine",
+    "RequestOptions": "triolet.request",
     "RequestOutput": "triolet.request",
-    "RequestOutputKind": "triolet.request",
-    "SamplingParams": "triolet.request",
+    "RequestOutputKind": "triolet.sampling_params",
+    "SamplingParams": "triolet.sampling_params",
     "ServeArgs": "triolet.args",
+    "StructuredOutputs": "triolet.sampling_params",
     "TrioletError": "triolet.errors",
 }
 

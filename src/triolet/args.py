@@ -25,11 +25,15 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "reference"]
 Backend = Literal["asyncio", "trio"]
+SchedulingPolicy = Literal["fcfs", "priority"]
+LogprobsMode = Literal["raw", "processed"]
+Speculation = Literal["off", "ngram", "suffix", "draft"]
 
 KIND_NAMES: dict[Any, str] = {
     str: "a non-empty string",
     Path: "a path",
     int: "an integer",
+    bool: "true or false",
     float: "a number",
     tuple[str, ...]: "a name or a list of names",
     NoneType: "None",
@@ -82,14 +86,44 @@ class EngineArgs:
     num_kv_blocks: int | None = _option(
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
+    enable_prefix_caching: bool = _option(
+        True, "Compute a prefix that prompts have in common once, and keep it while there is room.",
+        group="cache",
+    )  # fmt: skip
     max_num_seqs: int = _option(64, "Most sequences in one step.", group="scheduling")
     max_num_batched_tokens: int = _option(512, "Most tokens in one step.", group="scheduling")
+    long_prefill_token_threshold: int = _option(
+        0, "Most tokens of one prompt in a step in which others generate; 0: as many as fit.",
+        group="scheduling",
+    )  # fmt: skip
+    scheduling_policy: SchedulingPolicy = _option(
+        "fcfs", "fcfs: first come, first served; priority: by the request's priority, lower first.",
+        group="scheduling",
+    )  # fmt: skip
     max_num_queued_requests: int = _option(
         1024, "Most waiting requests; further ones are refused with 429.", group="scheduling"
     )
     seed: int | None = _option(
         None, "Seed from which the seeds of requests that name none are derived; random if not given.",
         group="scheduling",
+    )  # fmt: skip
+    logprobs_mode: LogprobsMode = _option(
+        "raw", "Report the model's own log-probabilities (raw), or those of the distribution sampled from "
+        "(processed).",
+        group="sampling",
+    )  # fmt: skip
+    speculation: Speculation = _option(
+        "off", "Where guesses at the next tokens come from: ngram or suffix look them up in the text so far, "
+        "draft asks a smaller model.",
+        group="speculation",
+    )  # fmt: skip
+    num_speculative_tokens: int = _option(4, "Most guesses for a sequence in one step.", group="speculation")
+    draft_model: str | None = _option(
+        None, "The smaller model of --speculation draft, named as the model is.", group="speculation"
+    )
+    log_stats_interval: float = _option(
+        10.0, "Seconds between two lines of statistics in the log while there is work; 0: none.",
+        group="logging",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -108,10 +142,18 @@ class EngineArgs:
         _check_types(self)
         for name in (
             "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
-            "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests",
+            "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "num_speculative_tokens",
         ):  # fmt: skip
             _check_positive(self, name)
         _check_choices(self)
+        for name in ("long_prefill_token_threshold", "log_stats_interval"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise _usage(self, name, "must be 0 or more")
+        if (self.speculation == "draft") != (self.draft_model is not None):
+            raise UsageError(
+                "--speculation draft and --draft-model go together; give both or neither",
+                param="draft_model" if self.draft_model is None else "speculation",
+            )
         if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
             raise _usage(self, "num_threads", f"must be {MAX_NUM_THREADS} or less")
         if self.block_size & (self.block_size - 1) or self.block_size < 8:
@@ -190,6 +232,8 @@ def _is_a(value: object, kind: Any) -> bool:
         return isinstance(value, tuple) and all(_is_a(item, str) for item in value)
     if kind is str:
         return isinstance(value, str) and value != ""
+    if kind is bool:
+        return isinstance(value, bool)
     return isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
 
 

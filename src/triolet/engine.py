@@ -31,7 +31,7 @@ from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import LazyRequestStream, RequestStream
-from triolet.request import SamplingParams
+from triolet.sampling_params import SamplingParams
 from triolet.statistics import (
     EngineHealth,
     EngineState,

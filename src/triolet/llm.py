@@ -15,7 +15,8 @@ from triolet.args import EngineArgs
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import Prompt
 from triolet.llm_engine import LLMEngine
-from triolet.request import RequestOutput, RequestOutputKind, SamplingParams
+from triolet.request import RequestOutput
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 
 __all__ = ["LLM"]
 

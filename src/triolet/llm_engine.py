@@ -22,7 +22,8 @@ from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import RequestOutput, SamplingParams
+from triolet.request import RequestOutput
+from triolet.sampling_params import SamplingParams
 
 __all__ = ["LLMEngine"]
 

@@ -10,7 +10,7 @@ This module knows nothing of the rest of the package but :mod:`triolet.request`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from triolet.request import Request, TokenLogprobs
 
@@ -24,8 +24,12 @@ class PlanRow:
     ``slot``: the sequence's place in the runner's per-sequence tables, 0 ≤ slot < ``max_num_seqs``.
     ``start``: position of the first token computed; ``num_tokens`` ≥ 1 positions from there.
     ``token_ids``: the ``num_tokens`` input tokens, or empty for one token that is not known yet.
-    ``new_block_ids``: KV blocks added to the sequence's table at index ``first_new_block`` and after.
+    ``first_new_block``, ``new_block_ids``: KV blocks added to the sequence's tables at that index and after,
+    for each layer group as many. An entry that no layer of its group reads any more is 0 and means nothing.
     ``is_sampled``: whether a token is sampled after the last position (not so for an unfinished prefill).
+    ``num_draft_tokens``: so many of the last positions are guesses, to be kept as far as they are what would
+    have been sampled. Where ``token_ids`` lacks them, the runner's draft model makes them.
+    ``history``: on the sequence's first row in this slot, all its tokens, prompt and output; else None.
     """
 
     request: Request
@@ -34,8 +38,10 @@ class PlanRow:
     num_tokens: int
     token_ids: tuple[int, ...]
     first_new_block: int
-    new_block_ids: tuple[int, ...]
+    new_block_ids: tuple[tuple[int, ...], ...]
     is_sampled: bool
+    num_draft_tokens: int = 0
+    history: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +60,15 @@ class StepPlan:
 class StepResult:
     """The sampled tokens of one plan, one entry for each row with ``is_sampled``, in row order.
 
-    ``errors`` maps the index of a row in the plan to what went wrong with that row alone.
+    ``token_ids``: of each row the draft tokens that were right and the one sampled after them: at least 1
+    and at most ``num_draft_tokens`` + 1. ``logprobs``: as many, where the request asks for them.
+    ``prompt_logprobs``: by the index of a row in the plan, those of the prompt's tokens that follow the
+    row's positions, in order. ``errors``: by the index of a row, what went wrong with that row alone; its
+    tokens mean nothing.
     """
 
     step_id: int
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs | None, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...]
     errors: dict[int, str]
+    prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

@@ -3,44 +3,33 @@
 A front end turns text into a :class:`Request` (token ids only); the core answers with
 :class:`TokenOutput`; the front end turns that into a :class:`RequestOutput` (text again).
 
-This module knows neither torch nor an event loop nor any other part of the engine.
+This module knows neither torch nor an event loop nor any other part of the engine but the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from triolet.errors import InvalidRequestError
+from triolet.field_checks import check_float, check_int
+from triolet.sampling_params import LogitsProcessor
 
 __all__ = [
     "CompletionOutput",
     "FinishReason",
+    "LogitsAdjustments",
     "Request",
+    "RequestOptions",
     "RequestOutput",
-    "RequestOutputKind",
     "RequestTimings",
-    "SamplingParams",
     "TokenLogprobs",
     "TokenOutput",
 ]
 
-MAX_LOGPROBS = 20
-MAX_STOPS = 16
-MAX_SEED = 2**63 - 1
-
-
-class RequestOutputKind(StrEnum):
-    """What each :class:`RequestOutput` of a request holds."""
-
-    CUMULATIVE = "cumulative"
-    """Everything so far, each time."""
-    DELTA = "delta"
-    """What is new since the last one."""
-    FINAL_ONLY = "final_only"
-    """One output, at the end."""
+MAX_PRIORITY = 2**31 - 1
+MAX_KEY_LENGTH = 256
+MAX_SECONDS = 86_400.0
 
 
 class FinishReason(StrEnum):
@@ -52,74 +41,60 @@ class FinishReason(StrEnum):
     """``max_tokens`` or the model's context is used up."""
     ABORT = "abort"
     """The caller left, or the engine was shut down."""
+    TIMEOUT = "timeout"
+    """One of its deadlines has passed."""
     ERROR = "error"
     """The request failed inside the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
-    """How tokens are chosen and when to stop. Values out of range raise :class:`InvalidRequestError`.
+class RequestOptions:
+    """How a request is to be served, whatever it generates.
 
-    ``temperature`` 0 is greedy. ``top_k`` 0 or -1, ``top_p`` 1 and ``min_p`` 0 are off. ``max_tokens``
-    None means all that fits. ``seed`` None picks one at random; the seed used comes back in the output.
-    ``logprobs`` is the number of most likely tokens reported beside the sampled one (0: just that one).
-    ``stop`` and ``stop_token_ids`` are kept as tuples, whatever sequence they were.
+    ``priority``: lower goes first, where the engine schedules by priority. ``fairness_key``: callers with
+    different keys get equal shares. ``cache_salt``: the prefix cache is shared only with requests of the
+    same salt. ``queue_timeout``, ``first_token_timeout``, ``timeout``: seconds from arrival until the first
+    step, the first token, the end; a request that is late ends with what it has, finish reason ``timeout``.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    max_tokens: int | None = 16
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
-    logprobs: int | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    priority: int = 0
+    fairness_key: str = ""
+    cache_salt: str = ""
+    queue_timeout: float | None = None
+    first_token_timeout: float | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
-        object.__setattr__(self, "output_kind", _as_output_kind(self.output_kind))
-        if self.top_k == -1:
-            object.__setattr__(self, "top_k", 0)
-        self._check_numbers()
-        self._check_stops()
-        for name in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
-            _check_bool(name, getattr(self, name))
-
-    def _check_numbers(self) -> None:
-        _check_float("temperature", self.temperature, 0.0, 2.0)
-        _check_float("top_p", self.top_p, 0.0, 1.0, is_low_open=True)
-        _check_float("min_p", self.min_p, 0.0, 1.0)
-        _check_int("top_k", self.top_k, 0, 2**31 - 1)
-        if self.seed is not None:
-            _check_int("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
-        if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-
-    def _check_stops(self) -> None:
-        if len(self.stop) > MAX_STOPS:
-            raise InvalidRequestError(
-                f"stop: at most {MAX_STOPS} stop strings, got {len(self.stop)}", param="stop"
-            )
-        for text in self.stop:
-            if not isinstance(text, str) or not text:
+        check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        for name in ("fairness_key", "cache_salt"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or len(value) > MAX_KEY_LENGTH:
                 raise InvalidRequestError(
-                    f"stop: each stop must be a non-empty string, got {text!r}", param="stop"
+                    f"{name}: must be a string of at most {MAX_KEY_LENGTH} characters", param=name
                 )
-        for token_id in self.stop_token_ids:
-            _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+        for name in ("queue_timeout", "first_token_timeout", "timeout"):
+            if getattr(self, name) is not None:
+                check_float(name, getattr(self, name), 0.0, MAX_SECONDS, is_low_open=True)
 
-    def replace(self, **changes: Any) -> SamplingParams:
-        """A copy with some fields changed; the original is never touched."""
-        return replace(self, **changes)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsAdjustments:
+    """What is done to a row of logits before a token is chosen; see :class:`SamplingParams` for the meaning.
+
+    ``banned_sequences``: the last token of each is forbidden where the output ends with the others.
+    ``grammar`` is compiled: see :mod:`triolet.text.grammar`. ``end_token_ids``: what ``min_tokens`` forbids.
+    """
+
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    banned_sequences: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    min_tokens: int = 0
+    end_token_ids: frozenset[int] = frozenset()
+    grammar: str | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +103,8 @@ class Request:
 
     ``request_id`` is an internal key, unique in the front end that made it: never a caller's id.
     ``stop_token_ids`` holds the end-of-sequence ids as well, unless they are to be ignored.
+    ``adjustments`` is None where the model's logits are taken as they are. The time-outs in ``options`` are
+    what is left of them when the request reaches the core.
     """
 
     request_id: int
@@ -140,6 +117,9 @@ class Request:
     min_p: float = 0.0
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    adjustments: LogitsAdjustments | None = None
+    options: RequestOptions = field(default_factory=RequestOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +137,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOutput:
-    """What one step produced for one request. The one with a ``finish_reason`` is the last."""
+    """What one step produced for one request. The one with a ``finish_reason`` is the last.
+
+    ``num_cached_tokens``: how much of the prompt was found in the prefix cache. ``prompt_logprobs``: of the
+    next tokens of the prompt after its first, where they were asked for.
+    """
 
     request_id: int
     token_ids: tuple[int, ...] = ()
@@ -166,6 +150,7 @@ class TokenOutput:
     stop_token_id: int | None = None
     error: str | None = None
     num_cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,8 +179,10 @@ class RequestTimings:
 class RequestOutput:
     """What a caller sees of a request.
 
-    ``num_output_tokens`` counts all tokens so far, whatever the kind. ``seed`` is the one used, so that any
-    sample can be had again. ``error`` says what went wrong where the finish reason is ``error``.
+    ``outputs`` has one entry for each continuation that has news, by index. ``num_output_tokens`` counts all
+    tokens so far, of all continuations, whatever the kind. ``seed`` is the one used, so that any sample can
+    be had again. ``prompt_logprobs`` has an entry for each token of the prompt, None for the first; it comes
+    once, with the first output. ``error`` says what went wrong where the finish reason is ``error``.
     """
 
     request_id: str
@@ -206,6 +193,7 @@ class RequestOutput:
     seed: int
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     timings: RequestTimings
     error: str | None = None
 
@@ -213,38 +201,3 @@ class RequestOutput:
     def finished(self) -> bool:
         """The field's customary name for ``is_finished``."""
         return self.is_finished
-
-
-def _check_float(name: str, value: object, low: float, high: float, *, is_low_open: bool = False) -> None:
-    # The bounds keep out NaN, which compares with nothing, and the infinities.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and low <= value <= high and not (is_low_open and value == low):  # type: ignore[operator]
-        return
-    bracket = "(" if is_low_open else "["
-    raise InvalidRequestError(f"{name}: must be in {bracket}{low:g}, {high:g}], got {value!r}", param=name)
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
-        return
-    raise InvalidRequestError(f"{name}: must be an integer in [{low}, {high}], got {value!r}", param=name)
-
-
-def _check_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidRequestError(f"{name}: must be true or false, got {value!r}", param=name)
-
-
-def _as_tuple(name: str, values: object) -> tuple[Any, ...]:
-    if not isinstance(values, Iterable):
-        raise InvalidRequestError(f"{name}: must be a list, got {values!r}", param=name)
-    return tuple(values)
-
-
-def _as_output_kind(value: Any) -> RequestOutputKind:
-    try:
-        return RequestOutputKind(value)
-    except ValueError:
-        choices = ", ".join(RequestOutputKind)
-        message = f"output_kind: must be one of {choices}, got {value!r}"
-        raise InvalidRequestError(message, param="output_kind") from None

@@ -54,6 +54,13 @@ class SchedulerStatistics:
     num_blocks: int = 0
     num_free_blocks: int = 0
     num_preemptions: int = 0
+    num_prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    num_prefix_hits: int = 0
+    """Those of them that were found."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    """Draft tokens that were right."""
 
     @property
     def kv_usage(self) -> float:

@@ -35,6 +35,14 @@ BAD: dict[str, list[Any]] = {
     "max_num_batched_tokens": [*NOT_POSITIVE, None, 63],
     "max_num_queued_requests": [*NOT_POSITIVE, None],
     "seed": ["7", True, 7.0, math.nan, [7]],
+    "enable_prefix_caching": [None, 0, 1, "yes", []],
+    "long_prefill_token_threshold": [None, -1, 1.0, "8", True, math.nan],
+    "scheduling_policy": [None, "", "lifo", 1],
+    "logprobs_mode": [None, "", "cooked"],
+    "speculation": [None, "", "on", True],
+    "num_speculative_tokens": [*NOT_POSITIVE, None],
+    "draft_model": NOT_A_STRING,
+    "log_stats_interval": NOT_SECONDS,
 }
 BAD_FOR_SERVER: dict[str, list[Any]] = {
     "host": [*NOT_A_STRING, None],
@@ -105,6 +113,13 @@ def test_defaults() -> None:
     assert args.model == DEFAULT_MODEL
     assert (args.max_model_len, args.num_threads, args.kv_cache_bytes, args.seed) == (None,) * 4
     assert ServeArgs().host == "127.0.0.1", "nobody else may come in unless asked"
+
+
+@pytest.mark.parametrize("options", [{"speculation": "draft"}, {"draft_model": "tiny"}])
+def test_a_draft_model_and_its_use_go_together(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="go together"):
+        EngineArgs(**options)
+    EngineArgs(speculation="draft", draft_model="tiny")
 
 
 def test_paths_and_names_may_be_plain_strings() -> None:

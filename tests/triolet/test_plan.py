@@ -19,7 +19,7 @@ def row(num_tokens: int) -> PlanRow:
         num_tokens=num_tokens,
         token_ids=(1,) * num_tokens,
         first_new_block=0,
-        new_block_ids=(0,),
+        new_block_ids=((0,),),
         is_sampled=True,
     )
 

@@ -9,7 +9,8 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from triolet.errors import EngineGenerateError
-from triolet.request import FinishReason, RequestOutputKind, SamplingParams
+from triolet.request import FinishReason
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from triolet.llm_engine import LLMEngine

@@ -144,7 +144,7 @@ def _failed_result(plan: StepPlan, exc: Exception) -> StepResult:
     num_sampled = sum(row.is_sampled for row in plan.rows)
     return StepResult(
         step_id=plan.step_id,
-        token_ids=(0,) * num_sampled,
+        token_ids=((0,),) * num_sampled,
         logprobs=(None,) * num_sampled,
         errors=dict.fromkeys(range(len(plan.rows)), f"{type(exc).__name__}: {exc}"),
     )

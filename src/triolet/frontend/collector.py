@@ -9,7 +9,8 @@ This module knows nothing of engines.
 from __future__ import annotations
 
 from triolet.core.loop import Wakeup
-from triolet.request import CompletionOutput, RequestOutput, RequestOutputKind
+from triolet.request import CompletionOutput, RequestOutput
+from triolet.sampling_params import RequestOutputKind
 
 __all__ = ["RequestOutputCollector"]
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.frontend.request_state import RequestState
-from triolet.request import Request, SamplingParams
+from triolet.request import Request
+from triolet.sampling_params import SamplingParams
 from triolet.text.chat_template import ChatTemplate
 from triolet.text.tokenizer import Tokenizer
 

@@ -16,12 +16,11 @@ from triolet.request import (
     FinishReason,
     Request,
     RequestOutput,
-    RequestOutputKind,
     RequestTimings,
-    SamplingParams,
     TokenLogprobs,
     TokenOutput,
 )
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.text.detokenizer import Detokenizer
 from triolet.text.stop import StopMatcher
 from triolet.text.tokenizer import Tokenizer

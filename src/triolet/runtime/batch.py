@@ -84,9 +84,10 @@ class BatchBuilder:
 
     def _add_blocks(self, rows: Sequence[PlanRow]) -> None:
         for row in rows:
-            if row.new_block_ids:
-                end = row.first_new_block + len(row.new_block_ids)
-                self._block_tables[row.slot, row.first_new_block : end] = row.new_block_ids
+            (new_block_ids,) = row.new_block_ids
+            if new_block_ids:
+                end = row.first_new_block + len(new_block_ids)
+                self._block_tables[row.slot, row.first_new_block : end] = new_block_ids
 
     def _input_tokens(
         self, rows: Sequence[PlanRow], slots: NDArray[np.int64], query_starts: NDArray[np.int64]

@@ -166,8 +166,8 @@ class ModelRunner:
         errors = {indices[i]: text for i, text in sampled.errors.items()} | errors
         return StepResult(
             step_id=plan.step_id,
-            token_ids=tuple(sampled.token_ids.tolist()),
-            logprobs=sampled.logprobs,
+            token_ids=tuple((token_id,) for token_id in sampled.token_ids.tolist()),
+            logprobs=tuple(None if entry is None else (entry,) for entry in sampled.logprobs),
             errors=errors,
         )
 
@@ -202,7 +202,7 @@ def _plan(request: Request, *, start: int, token_ids: Sequence[int], block_ids: 
         num_tokens=len(token_ids),
         token_ids=tuple(token_ids),
         first_new_block=0,
-        new_block_ids=block_ids,
+        new_block_ids=(block_ids,),
         is_sampled=True,
     )
     return StepPlan(step_id=0, rows=(row,))

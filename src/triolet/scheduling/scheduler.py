@@ -312,7 +312,9 @@ class Scheduler:
 
 
 def _take_in(
-    sequence: Sequence, sample: tuple[int, TokenLogprobs | None] | None, error: str | None
+    sequence: Sequence,
+    sample: tuple[tuple[int, ...], tuple[TokenLogprobs, ...] | None] | None,
+    error: str | None,
 ) -> TokenOutput | None:
     """Append the sampled token and see whether it is the last; an unfinished prefill gives no output."""
     request = sequence.request
@@ -320,7 +322,7 @@ def _take_in(
         return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
     if sample is None:
         return None
-    token_id, logprobs = sample
+    (token_id,), logprobs = sample
     sequence.token_ids.append(token_id)
     is_stop = token_id in request.stop_token_ids
     finish_reason = None
@@ -331,7 +333,7 @@ def _take_in(
     return TokenOutput(
         request_id=request.request_id,
         token_ids=(token_id,),
-        logprobs=None if logprobs is None else (logprobs,),
+        logprobs=logprobs,
         finish_reason=finish_reason,
         stop_token_id=token_id if is_stop else None,
     )

@@ -81,8 +81,9 @@ class Sequence:
             num_tokens=num_tokens,
             token_ids=tuple(self.token_ids[start:end]),
             first_new_block=len(self.block_ids),
-            new_block_ids=tuple(new_block_ids),
+            new_block_ids=(tuple(new_block_ids),),
             is_sampled=end == length,
+            history=None if self.block_ids else tuple(self.token_ids),
         )
         self.block_ids += new_block_ids
         self.num_scheduled_tokens = end

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from triolet.errors import InvalidRequestError
-from triolet.request import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from triolet.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
 from triolet.web.body import decode_json
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields
 

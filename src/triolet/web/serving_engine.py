@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from anyio.abc import TaskStatus
 
-from triolet.request import RequestOutput, SamplingParams
+from triolet.request import RequestOutput
+from triolet.sampling_params import SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
 
 __all__ = ["OutputStream", "ServingEngine", "TokenText"]

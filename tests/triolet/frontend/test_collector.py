@@ -11,7 +11,8 @@ from tests.triolet.frontend.parts import logprobs_of
 
 from triolet.errors import EngineGenerateError
 from triolet.frontend.collector import RequestOutputCollector
-from triolet.request import CompletionOutput, RequestOutput, RequestOutputKind, RequestTimings
+from triolet.request import CompletionOutput, RequestOutput, RequestTimings
+from triolet.sampling_params import RequestOutputKind
 
 pytestmark = pytest.mark.anyio
 

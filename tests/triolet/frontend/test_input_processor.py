@@ -11,7 +11,7 @@ from tests.triolet.frontend.parts import input_processor
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.frontend.input_processor import NUM_SEEDS, InputProcessor, SeedSource
-from triolet.request import SamplingParams
+from triolet.sampling_params import SamplingParams
 
 HI = [{"role": "user", "content": "Hi"}]
 

@@ -8,7 +8,8 @@ from tests.triolet.frontend.parts import input_processor, token_output
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor
 from triolet.frontend.request_state import RequestState
-from triolet.request import FinishReason, SamplingParams
+from triolet.request import FinishReason
+from triolet.sampling_params import SamplingParams
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from tests.triolet.frontend.parts import input_processor, logprobs_of, token_out
 
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.request_state import RequestState
-from triolet.request import FinishReason, RequestOutput, RequestOutputKind, SamplingParams
+from triolet.request import FinishReason, RequestOutput
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 
 PIECES = ["a", "b", "ab", "é", "€", "😀", " "]
 

@@ -13,7 +13,8 @@ from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import RequestStream
-from triolet.request import FinishReason, Request, SamplingParams
+from triolet.request import FinishReason, Request
+from triolet.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,8 @@ from triolet.core.loop import loop_poster
 from triolet.errors import EngineGenerateError
 from triolet.frontend.collector import RequestOutputCollector
 from triolet.frontend.stream import LazyRequestStream, RequestStream
-from triolet.request import CompletionOutput, RequestOutput, RequestOutputKind, RequestTimings
+from triolet.request import CompletionOutput, RequestOutput, RequestTimings
+from triolet.sampling_params import RequestOutputKind
 
 pytestmark = pytest.mark.anyio
 

@@ -29,6 +29,6 @@ def make_row(
         num_tokens=len(token_ids) or 1,
         token_ids=token_ids,
         first_new_block=first_new_block,
-        new_block_ids=new_block_ids,
+        new_block_ids=(new_block_ids,),
         is_sampled=is_sampled,
     )

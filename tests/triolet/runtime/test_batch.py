@@ -39,9 +39,10 @@ class Oracle:
         token_ids: list[int] = []
         positions, cache_slots, starts, lengths, logit_rows = [], [], [0], [], []
         for row in rows:
-            if row.new_block_ids:
+            (new_block_ids,) = row.new_block_ids
+            if new_block_ids:
                 kept = self.blocks.get(row.slot, [])[: row.first_new_block]
-                self.blocks[row.slot] = kept + list(row.new_block_ids)
+                self.blocks[row.slot] = kept + list(new_block_ids)
             token_ids += row.token_ids or [self.last_token_ids[row.slot]]
             for position in range(row.start, row.start + row.num_tokens):
                 block = self.blocks[row.slot][position // BLOCK_SIZE]

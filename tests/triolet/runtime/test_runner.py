@@ -101,8 +101,8 @@ def test_whole_prefill_then_known_tokens(runner: ModelRunner, reference_model: A
         for _ in range(NUM_GENERATED):
             result = driver.step(driver.row(slot, given, is_sampled=True))
             assert result.step_id == 7
-            tokens += result.token_ids
-            given = result.token_ids
+            tokens += result.token_ids[0]
+            given = result.token_ids[0]
         assert tokens == greedy_of(reference_model, prompt)
 
 
@@ -119,8 +119,8 @@ def test_chunked_prefill_unknown_tokens_and_company(runner: ModelRunner, referen
         rows.reverse()
         result = driver.step(*rows)
         sampled = [row.slot for row in rows if row.is_sampled]
-        for slot, token in zip(sampled, result.token_ids, strict=True):
-            tokens[slot].append(token)
+        for slot, sample in zip(sampled, result.token_ids, strict=True):
+            tokens[slot] += sample
     for slot, prompt in zip(slots, prompts, strict=True):
         assert tokens[slot][:NUM_GENERATED] == greedy_of(reference_model, prompt)
 
@@ -141,8 +141,8 @@ def test_seeded_rows_do_not_depend_on_company(runner: ModelRunner) -> None:
                 driver.row(slot, () if step else prompts[slot], is_sampled=True, **params[slot])
                 for slot in slots
             ]
-            for slot, token in zip(slots, driver.step(*rows).token_ids, strict=True):
-                tokens[slot].append(token)
+            for slot, sample in zip(slots, driver.step(*rows).token_ids, strict=True):
+                tokens[slot] += sample
         return tokens
 
     together = run([2, 0, 1])
@@ -254,7 +254,7 @@ def test_errors_are_by_the_index_of_the_row_in_the_plan() -> None:
         driver.row(1, (91,), is_sampled=True),
         driver.row(2, (8, 9), is_sampled=True),
     )
-    assert result.token_ids == (0, 10)
+    assert result.token_ids == ((0,), (10,))
     assert list(result.errors) == [1]
     assert "not finite" in result.errors[1]
 
@@ -263,7 +263,7 @@ def test_unknown_token_after_an_error_is_harmless() -> None:
     driver = Driver(make_toy_runner())
     driver.step(driver.row(1, (95,), is_sampled=True), driver.row(0, (20,), is_sampled=True))
     result = driver.step(driver.row(1, (), is_sampled=True), driver.row(0, (), is_sampled=True))
-    assert result.token_ids == (1, 22)
+    assert result.token_ids == ((1,), (22,))
     assert result.errors == {}
 
 
@@ -272,7 +272,7 @@ def test_unknown_tokens_are_those_of_the_last_step_that_sampled_in_the_slot() ->
     driver.step(driver.row(0, (10,), is_sampled=True), driver.row(3, (30,), is_sampled=True))
     driver.step(driver.row(0, (), is_sampled=True))
     result = driver.step(driver.row(3, (), is_sampled=True), driver.row(0, (), is_sampled=True))
-    assert result.token_ids == (32, 13)
+    assert result.token_ids == ((32,), (13,))
 
 
 @pytest.mark.model
@@ -287,7 +287,7 @@ def test_real_model_knows_a_capital(smollm2_path: Path) -> None:
     given: tuple[int, ...] = (504, 3575, 282, 4649, 314)  # "The capital of France is"
     for _ in range(3):
         result = driver.step(driver.row(0, given, is_sampled=True, num_logprobs=1))
-        tokens += result.token_ids
+        tokens += result.token_ids[0]
         given = ()
     runner.close()
     assert tokens == [7042, 30, 198]  # " Paris.\n"

@@ -93,12 +93,13 @@ class FakeRunner:
         for row in plan.rows:
             request_id = row.request.request_id
             assert slots_in_use.get(row.slot, request_id) == request_id, "the slot is in flight for another"
-            assert not blocks_in_use.intersection(row.new_block_ids), "a new block is in flight"
+            assert not blocks_in_use.intersection(*row.new_block_ids), "a new block is in flight"
             if row.start == 0:
                 assert row.first_new_block == 0
                 self.tables[row.slot] = []
             assert row.first_new_block == len(self.tables[row.slot])
-            self.tables[row.slot] += row.new_block_ids
+            (new_block_ids,) = row.new_block_ids
+            self.tables[row.slot] += new_block_ids
             for block_id in self.tables[row.slot]:
                 assert owners.setdefault(block_id, request_id) == request_id, "two rows share a block"
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
@@ -109,7 +110,7 @@ class FakeRunner:
         token_ids = [token for row in plan.rows if (token := self._run(row)) is not None]
         return plan, StepResult(
             step_id=plan.step_id,
-            token_ids=tuple(token_ids),
+            token_ids=tuple((token_id,) for token_id in token_ids),
             logprobs=(None,) * len(token_ids),
             errors=errors or {},
         )
@@ -121,7 +122,8 @@ class FakeRunner:
         slot = self.slots[row.slot]
         assert slot.request_id == request_id, "the slot was given away"
         assert slot.num_computed == row.start, "positions are computed once each, in order"
-        slot.block_table += row.new_block_ids
+        (new_block_ids,) = row.new_block_ids
+        slot.block_table += new_block_ids
         if row.token_ids:
             assert len(row.token_ids) == row.num_tokens
             token_ids = row.token_ids

@@ -106,8 +106,8 @@ def test_all_blocks_of_a_prompt_come_with_its_first_chunk() -> None:
     second = harness.schedule()
     assert first is not None
     assert second is not None
-    assert (first.rows[0].first_new_block, len(first.rows[0].new_block_ids)) == (0, 5)
-    assert (second.rows[0].first_new_block, second.rows[0].new_block_ids) == (5, ())
+    assert (first.rows[0].first_new_block, len(first.rows[0].new_block_ids[0])) == (0, 5)
+    assert (second.rows[0].first_new_block, second.rows[0].new_block_ids) == (5, ((),))
 
 
 def test_decodes_come_before_chunks_and_chunks_before_newcomers() -> None:
@@ -201,8 +201,9 @@ def test_logprobs_are_passed_on(logprobs: TokenLogprobs | None) -> None:
     scheduler.add(make_request(0, 1, 1))
     plan = scheduler.schedule()
     assert plan is not None
-    (output,) = scheduler.commit(plan, StepResult(step_id=0, token_ids=(4,), logprobs=(logprobs,), errors={}))
-    assert output.logprobs == (None if logprobs is None else (logprobs,))
+    given = None if logprobs is None else (logprobs,)
+    (output,) = scheduler.commit(plan, StepResult(step_id=0, token_ids=((4,),), logprobs=(given,), errors={}))
+    assert output.logprobs == given
 
 
 # --- pipelining ------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_plans_are_committed_in_order() -> None:
     harness.schedule()
     second = harness.schedule()
     assert second is not None
-    result = StepResult(step_id=second.step_id, token_ids=(1,), logprobs=(None,), errors={})
+    result = StepResult(step_id=second.step_id, token_ids=((1,),), logprobs=(None,), errors={})
     with pytest.raises(AssertionError, match="in the order"):
         harness.scheduler.commit(second, result)
 

@@ -17,9 +17,9 @@ def test_a_prefill_is_cut_in_chunks_and_sampled_after_the_last() -> None:
     first = sequence.schedule(4, [5, 6])
     last = sequence.schedule(3, [])
     assert (first.slot, first.start, first.num_tokens, first.is_sampled) == (3, 0, 4, False)
-    assert (first.first_new_block, first.new_block_ids) == (0, (5, 6))
+    assert (first.first_new_block, first.new_block_ids) == (0, ((5, 6),))
     assert (last.start, last.num_tokens, last.is_sampled) == (4, 3, True)
-    assert (last.first_new_block, last.new_block_ids) == (2, ())
+    assert (last.first_new_block, last.new_block_ids) == (2, ((),))
     assert first.token_ids + last.token_ids == sequence.request.prompt_token_ids
 
 
@@ -29,7 +29,7 @@ def test_a_token_in_flight_is_pending_and_its_row_has_no_token_ids() -> None:
     assert sequence.num_pending_tokens == 1
     row = sequence.schedule(1, [1])
     assert (row.start, row.num_tokens, row.token_ids, row.is_sampled) == (3, 1, (), True)
-    assert (row.first_new_block, row.new_block_ids) == (1, (1,))
+    assert (row.first_new_block, row.new_block_ids) == (1, ((1,),))
 
 
 def test_a_token_known_by_then_is_in_its_row() -> None:

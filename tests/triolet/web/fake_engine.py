@@ -16,14 +16,8 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from triolet.errors import EngineDeadError, InvalidRequestError, OverloadedError, PromptTooLongError
-from triolet.request import (
-    CompletionOutput,
-    FinishReason,
-    RequestOutput,
-    RequestTimings,
-    SamplingParams,
-    TokenLogprobs,
-)
+from triolet.request import CompletionOutput, FinishReason, RequestOutput, RequestTimings, TokenLogprobs
+from triolet.sampling_params import SamplingParams
 from triolet.statistics import (
     EngineHealth,
     EngineState,

@@ -11,7 +11,8 @@ from anyio.lowlevel import checkpoint
 from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
-from triolet.request import FinishReason, RequestOutputKind, SamplingParams
+from triolet.request import FinishReason
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.errors import RequestAbortedError
 from triolet.web.generation import Delta, FoldedChoice, Generation, require_serving, submit_all

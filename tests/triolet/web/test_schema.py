@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
-from triolet.request import RequestOutputKind, SamplingParams
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.web.schema import MAX_PROMPTS, ChatBody, CompletionBody, decode_body
 
 USER = {"role": "user", "content": "hi"}

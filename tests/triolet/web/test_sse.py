@@ -11,7 +11,7 @@ from tests.triolet.web.fake_engine import ByteTokenizer, FakeEngine
 from tests.triolet.web.serving import events_of
 
 from triolet.errors import EngineGenerateError
-from triolet.request import RequestOutputKind, SamplingParams
+from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.answer import AnswerHead
 from triolet.web.chat import ChatShape
