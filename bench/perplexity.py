@@ -60,8 +60,8 @@ def perplexity(
             break
         with torch.inference_mode():
             rows = torch.arange(len(run) - 1, device=device)
-            logits = model.forward(run, _single_sequence(len(run), device), cache, rows)
-            total += _negative_log_likelihood(logits, run[1:])
+            hidden = model.forward(run, _single_sequence(len(run), device), cache, rows)
+            total += _negative_log_likelihood(model.logits(hidden), run[1:])
         count += len(run) - 1
     return math.exp(total / count)
 

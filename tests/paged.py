@@ -69,7 +69,9 @@ class PagedModel:
         token_ids = torch.tensor([token for part in tokens.values() for token in part])
         batch = self._append({sequence: len(part) for sequence, part in tokens.items()})
         with torch.inference_mode():
-            return self.model.forward(token_ids, batch, self._kv_cache, torch.tensor(rows, dtype=torch.int64))
+            indices = torch.tensor(rows, dtype=torch.int64)
+            hidden = self.model.forward(token_ids, batch, self._kv_cache, indices)
+            return self.model.logits(hidden)
 
     def _append(self, counts: Mapping[int, int]) -> AttentionBatch:
         positions, slots, starts = [], [], [0]

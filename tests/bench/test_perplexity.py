@@ -39,8 +39,11 @@ class CountingUp:
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, cache: Any, rows: Tensor) -> Tensor:
         self.runs.append(batch.max_query_length)
-        logits = torch.zeros(len(rows), self.config.vocab_size)
-        logits[torch.arange(len(rows)), token_ids[rows] + 1] = torch.tensor(self.odds).log()
+        return token_ids[rows]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits = torch.zeros(len(hidden), self.config.vocab_size)
+        logits[torch.arange(len(hidden)), hidden + 1] = torch.tensor(self.odds).log()
         return logits
 
 

@@ -142,9 +142,9 @@ class Decoder:
         self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
 
     def forward(
-        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, logit_rows: Tensor
+        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, rows: Tensor
     ) -> Tensor:
-        """Logits ``(R, vocab)`` float32 after the tokens at ``logit_rows (R,)`` of ``token_ids (T,)``.
+        """What :meth:`logits` takes ``(R, hidden)``, for the tokens at ``rows (R,)`` of ``token_ids (T,)``.
 
         Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batch`` says.
         """
@@ -155,12 +155,19 @@ class Decoder:
             x = layer.attention(x, batch, cache)
             if layer is last:
                 # No other row is looked at again, so the rest is computed for these alone.
-                x, residual = x[logit_rows], residual[logit_rows]
-                if not len(logit_rows):
-                    return x.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+                x, residual = x[rows], residual[rows]
+                if not len(rows):
+                    return x.new_empty((0, self.config.hidden_size))
             x = layer.feed_forward_norm.add(x, residual)
             x = next_norm.add(layer.feed_forward(x), residual)
-        return self._output(x).to(torch.float32)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``hidden (R, hidden)`` → logits ``(R, vocab)`` float32, the caller's to change.
+
+        Apart from :meth:`forward`, so that those of many tokens can be had a few at a time.
+        """
+        return self._output(hidden).to(torch.float32)
 
     @classmethod
     def shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:

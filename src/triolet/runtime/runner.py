@@ -45,9 +45,13 @@ class Model(Protocol):
     """What the runner asks of a model."""
 
     def forward(
-        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, logit_rows: Tensor
+        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, rows: Tensor
     ) -> Tensor:
-        """``token_ids (T,)`` and ``logit_rows (R,)`` int64 → logits ``(R, vocab)`` float32."""
+        """``token_ids (T,)`` and ``rows (R,)`` int64 → hidden states ``(R, hidden)`` of those tokens."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``hidden (R, hidden)`` → logits ``(R, vocab)`` float32, the caller's to change."""
         ...
 
 
@@ -155,13 +159,13 @@ class ModelRunner:
         """
         assert self._model is not None, "the runner is closed"
         batch = self._batch_builder.build(plan.rows)
-        logits = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
+        hidden = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
         indices = [index for index, row in enumerate(plan.rows) if row.is_sampled]
         errors = batch.errors
         if not indices:
             return StepResult(step_id=plan.step_id, token_ids=(), logprobs=(), errors=errors)
         rows = [plan.rows[index] for index in indices]
-        sampled = sample(logits, rows)
+        sampled = sample(self._model.logits(hidden), rows)
         self._batch_builder.remember([row.slot for row in rows], sampled.token_ids)
         errors = {indices[i]: text for i, text in sampled.errors.items()} | errors
         return StepResult(
