@@ -9,12 +9,11 @@ This module knows no event loop, no text and no torch.
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Callable
 from typing import Protocol
 
 from triolet.args import EngineArgs
+from triolet.core.containment import execute_contained
 from triolet.errors import EngineDeadError
 from triolet.models.source import ModelFiles
 from triolet.plan import StepPlan, StepResult
@@ -25,8 +24,6 @@ from triolet.statistics import SchedulerStatistics
 __all__ = ["CoreFactory", "EngineCore", "Runner", "build_core", "load_core"]
 
 MAX_FAILED_STEPS = 3
-
-logger = logging.getLogger("triolet.core")
 
 
 class Runner(Protocol):
@@ -71,25 +68,20 @@ class EngineCore:
         return self._scheduler.schedule()
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute a step. A failure is the failure of the plan's requests, not of the engine.
+        """Compute a step. A failure is that of the requests it happens with, not of the engine.
 
-        Raises EngineDeadError after several failed steps in a row: then it is the device, not a request.
+        Raises EngineDeadError after several steps in a row of which nothing succeeded: then it is the
+        device, not a request.
         """
-        try:
-            result = self._runner.execute(plan)
-        except Exception as exc:
-            self._num_failed_steps += 1
-            logger.exception(
-                "step %d failed; its %d requests end with an error", plan.step_id, len(plan.rows)
-            )
-            # Whoever keeps the error, or its log record, is not to keep the step's tensors and the model.
-            traceback.clear_frames(exc.__traceback__)
-            if self._num_failed_steps >= MAX_FAILED_STEPS:
-                raise EngineDeadError(
-                    f"{self._num_failed_steps} steps in a row failed, the last with {exc!r}"
-                ) from exc
-            return _failed_result(plan, exc)
-        self._num_failed_steps = 0
+        result, failure = execute_contained(self._runner.execute, plan)
+        if failure is None:
+            self._num_failed_steps = 0
+            return result
+        self._num_failed_steps += 1
+        if self._num_failed_steps >= MAX_FAILED_STEPS:
+            raise EngineDeadError(
+                f"{self._num_failed_steps} steps in a row failed, the last with {failure!r}"
+            ) from failure
         return result
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
@@ -138,13 +130,3 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         num_blocks=runner.num_blocks,
     )
     return EngineCore(Scheduler(config), runner)
-
-
-def _failed_result(plan: StepPlan, exc: Exception) -> StepResult:
-    num_sampled = sum(row.is_sampled for row in plan.rows)
-    return StepResult(
-        step_id=plan.step_id,
-        token_ids=((0,),) * num_sampled,
-        logprobs=(None,) * num_sampled,
-        errors=dict.fromkeys(range(len(plan.rows)), f"{type(exc).__name__}: {exc}"),
-    )
