@@ -27,29 +27,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from triolet.errors import InvalidRequestError, OverloadedError, PromptTooLongError
+from triolet.errors import OverloadedError
 from triolet.plan import PlanRow, StepPlan, StepResult
-from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
+from triolet.request import Request, TokenOutput
 from triolet.scheduling.block_pool import BlockPool
+from triolet.scheduling.config import MAX_PLANS_IN_FLIGHT, SchedulerConfig
+from triolet.scheduling.integrity import check_sequences
+from triolet.scheduling.outputs import split_result, take_in
 from triolet.scheduling.sequence import Sequence, SequenceStatus
 from triolet.statistics import SchedulerStatistics
 
 __all__ = ["MAX_PLANS_IN_FLIGHT", "Scheduler", "SchedulerConfig"]
-
-MAX_PLANS_IN_FLIGHT = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """The limits. Tokens for ``max_num_batched_tokens`` (a step), ``max_model_len`` (prompt plus output) and
-    ``block_size`` (a block); counts for the others."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_num_queued_requests: int
-    max_model_len: int
-    block_size: int
-    num_blocks: int
 
 
 @dataclass(slots=True)
@@ -119,7 +107,7 @@ class Scheduler:
         """
         assert not self.is_holding(request.request_id)
         assert request.request_id not in self._waiting
-        max_length = self._max_length(request)
+        max_length = self.config.max_length_of(request)
         limit = self.config.max_num_queued_requests
         if len(self._waiting) >= limit:
             raise OverloadedError(
@@ -159,14 +147,11 @@ class Scheduler:
         expected, sequences = self._in_flight.popleft()
         assert plan is expected, "plans are committed in the order they were made"
         assert result.step_id == plan.step_id
-        assert len(result.token_ids) == sum(row.is_sampled for row in plan.rows)
-        samples = zip(result.token_ids, result.logprobs, strict=True)
         outputs = []
-        for index, (row, sequence) in enumerate(zip(plan.rows, sequences, strict=True)):
-            sample = next(samples) if row.is_sampled else None
+        for row, sequence, row_result in zip(plan.rows, sequences, split_result(plan, result), strict=True):
             sequence.commit(row)
             if sequence.status is not SequenceStatus.FINISHED:
-                output = _take_in(sequence, sample, result.errors.get(index))
+                output = take_in(sequence, row_result)
                 if output is not None:
                     outputs.append(output)
                     if output.finish_reason is not None:
@@ -218,7 +203,7 @@ class Scheduler:
     def _admit_waiting(self, draft: _Draft) -> None:
         while self._waiting and self._free_slots and draft.budget:
             request_id, sequence = next(iter(self._waiting.items()))
-            num_blocks = self._num_blocks_for(len(sequence.token_ids))
+            num_blocks = self.config.num_blocks_for(len(sequence.token_ids))
             if num_blocks + len(self._running) > self._pool.num_free:
                 return
             del self._waiting[request_id]
@@ -247,34 +232,6 @@ class Scheduler:
             self._waiting[request_id] = sequence
             self._waiting.move_to_end(request_id, last=False)
 
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.config.block_size)
-
-    def _max_length(self, request: Request) -> int:
-        """The most tokens the request can come to; raises what :meth:`add` raises if they do not fit."""
-        num_prompt_tokens = len(request.prompt_token_ids)
-        if num_prompt_tokens == 0:
-            raise InvalidRequestError("prompt: must have at least one token", param="prompt")
-        if request.max_tokens < 1:
-            raise InvalidRequestError(
-                f"max_tokens: must be at least 1, got {request.max_tokens}", param="max_tokens"
-            )
-        if num_prompt_tokens >= self.config.max_model_len:
-            raise PromptTooLongError(
-                f"prompt: has {num_prompt_tokens} tokens, which leaves no room for output in the model's "
-                f"context of {self.config.max_model_len} tokens; shorten the prompt",
-                param="prompt",
-            )
-        max_length = min(num_prompt_tokens + request.max_tokens, self.config.max_model_len)
-        num_blocks = self._num_blocks_for(max_length - 1)  # the last token is never computed
-        if num_blocks > self.config.num_blocks:
-            raise PromptTooLongError(
-                f"prompt: {num_prompt_tokens} tokens and max_tokens {request.max_tokens} need {num_blocks} "
-                f"KV blocks, there are {self.config.num_blocks}; shorten the prompt or lower max_tokens",
-                param="prompt",
-            )
-        return max_length
-
     def check_integrity(self) -> None:
         """Assert that the books agree with each other; cost grows with the number of blocks."""
         holders = [*self._running.values(), *self._leaving.values()]
@@ -284,56 +241,12 @@ class Scheduler:
             assert self._pool.reference_count(block_id) == owners[block_id], f"owners of block {block_id}"
         slots = [*self._free_slots, *(sequence.slot for sequence in holders)]
         assert Counter(slots) == Counter(range(self.config.max_num_seqs)), "each slot is in one place"
-        in_flight = Counter(sequence for _, sequences in self._in_flight for sequence in sequences)
-        assert in_flight.keys() <= set(holders)
         for plan, _ in self._in_flight:
             assert plan.num_tokens <= self.config.max_num_batched_tokens
-        for sequence in self._waiting.values():
-            assert sequence.status is SequenceStatus.WAITING
-            assert sequence.slot is None
-            assert not sequence.block_ids
-            assert sequence.num_scheduled_tokens == 0
-        for sequence in self._leaving.values():
-            assert sequence.status in (SequenceStatus.PREEMPTED, SequenceStatus.FINISHED)
-            assert in_flight[sequence] > 0
-        for sequence in self._running.values():
-            assert sequence.status is SequenceStatus.RUNNING
-        for sequence in holders:
-            self._check_sequence(sequence, in_flight[sequence])
-
-    def _check_sequence(self, sequence: Sequence, num_rows_in_flight: int) -> None:
-        assert sequence.num_rows_in_flight == num_rows_in_flight
-        assert 0 <= sequence.num_samples_in_flight <= num_rows_in_flight
-        assert len(sequence.block_ids) == len(set(sequence.block_ids))
-        assert sequence.num_scheduled_tokens <= len(sequence.block_ids) * self.config.block_size
-        assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens
-        assert sequence.num_scheduled_tokens <= len(sequence.token_ids) + sequence.num_samples_in_flight
-        assert len(sequence.token_ids) + sequence.num_samples_in_flight <= sequence.max_length
-
-
-def _take_in(
-    sequence: Sequence,
-    sample: tuple[tuple[int, ...], tuple[TokenLogprobs, ...] | None] | None,
-    error: str | None,
-) -> TokenOutput | None:
-    """Append the sampled token and see whether it is the last; an unfinished prefill gives no output."""
-    request = sequence.request
-    if error is not None:
-        return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
-    if sample is None:
-        return None
-    (token_id,), logprobs = sample
-    sequence.token_ids.append(token_id)
-    is_stop = token_id in request.stop_token_ids
-    finish_reason = None
-    if is_stop:
-        finish_reason = FinishReason.STOP
-    elif len(sequence.token_ids) == sequence.max_length:
-        finish_reason = FinishReason.LENGTH
-    return TokenOutput(
-        request_id=request.request_id,
-        token_ids=(token_id,),
-        logprobs=logprobs,
-        finish_reason=finish_reason,
-        stop_token_id=token_id if is_stop else None,
-    )
+        check_sequences(
+            waiting=self._waiting.values(),
+            running=self._running.values(),
+            leaving=self._leaving.values(),
+            in_flight=Counter(sequence for _, sequences in self._in_flight for sequence in sequences),
+            block_size=self.config.block_size,
+        )

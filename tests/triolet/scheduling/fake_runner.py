@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
@@ -13,8 +14,8 @@ from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 VOCAB_SIZE = 11
 
 
-def make_config(**changes: int) -> SchedulerConfig:
-    defaults = {
+def make_config(**changes: Any) -> SchedulerConfig:
+    defaults: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_num_queued_requests": 100,

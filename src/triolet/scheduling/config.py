@@ -1,0 +1,67 @@
+"""The scheduler's limits, and which requests can never be served within them.
+
+This module knows nothing of sequences or steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triolet.args import SchedulingPolicy, Speculation
+from triolet.errors import InvalidRequestError, PromptTooLongError
+from triolet.request import Request
+
+__all__ = ["MAX_PLANS_IN_FLIGHT", "SchedulerConfig"]
+
+MAX_PLANS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The limits. Tokens for ``max_num_batched_tokens`` (a step), ``max_model_len`` (prompt plus output),
+    ``block_size`` (a block) and ``long_prefill_token_threshold`` (of one prompt in a step with decodes; 0: no
+    limit); counts for the others."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_queued_requests: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    speculation: Speculation = "off"
+    num_speculative_tokens: int = 4
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """How many blocks hold the keys and values of ``num_tokens`` positions."""
+        return -(-num_tokens // self.block_size)
+
+    def max_length_of(self, request: Request) -> int:
+        """The most tokens, prompt and output, that the request can come to.
+
+        Raises :class:`PromptTooLongError` when it could not end even with the whole cache to itself,
+        :class:`InvalidRequestError` when it is empty.
+        """
+        num_prompt_tokens = len(request.prompt_token_ids)
+        if num_prompt_tokens == 0:
+            raise InvalidRequestError("prompt: must have at least one token", param="prompt")
+        if request.max_tokens < 1:
+            raise InvalidRequestError(
+                f"max_tokens: must be at least 1, got {request.max_tokens}", param="max_tokens"
+            )
+        if num_prompt_tokens >= self.max_model_len:
+            raise PromptTooLongError(
+                f"prompt: has {num_prompt_tokens} tokens, which leaves no room for output in the model's "
+                f"context of {self.max_model_len} tokens; shorten the prompt",
+                param="prompt",
+            )
+        max_length = min(num_prompt_tokens + request.max_tokens, self.max_model_len)
+        num_blocks = self.num_blocks_for(max_length - 1)  # the last token is never computed
+        if num_blocks > self.num_blocks:
+            raise PromptTooLongError(
+                f"prompt: {num_prompt_tokens} tokens and max_tokens {request.max_tokens} need {num_blocks} "
+                f"KV blocks, there are {self.num_blocks}; shorten the prompt or lower max_tokens",
+                param="prompt",
+            )
+        return max_length

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.request import FinishReason, Request, TokenLogprobs
+from triolet.scheduling.outputs import RowResult, split_result, take_in
+from triolet.scheduling.sequence import Sequence
+
+STOP = 7
+REQUEST = Request(
+    request_id=3, prompt_token_ids=(1, 2), max_tokens=4, seed=0, stop_token_ids=frozenset({STOP})
+)
+
+
+def logprobs(token_id: int) -> TokenLogprobs:
+    return TokenLogprobs((token_id,), (-1.0,), 1)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "kept", "finish_reason", "stop_token_id"),
+    [
+        ((5,), (5,), None, None),
+        ((5, 6, 5), (5, 6, 5), None, None),
+        ((5, STOP, 6), (5, STOP), FinishReason.STOP, STOP),
+        ((STOP,), (STOP,), FinishReason.STOP, STOP),
+        ((5, 5, 5, 5, 5), (5, 5, 5, 5), FinishReason.LENGTH, None),
+        ((5, 5, 5, STOP, 5), (5, 5, 5, STOP), FinishReason.STOP, STOP),
+    ],
+)
+def test_tokens_are_taken_up_to_the_one_that_ends_the_request(
+    sampled: tuple[int, ...],
+    kept: tuple[int, ...],
+    finish_reason: FinishReason | None,
+    stop_token_id: int | None,
+) -> None:
+    sequence = Sequence(REQUEST, max_length=6)
+    output = take_in(sequence, RowResult(token_ids=sampled, logprobs=tuple(map(logprobs, sampled))))
+    assert output is not None
+    assert (output.request_id, output.token_ids) == (3, kept)
+    assert (output.finish_reason, output.stop_token_id) == (finish_reason, stop_token_id)
+    assert output.logprobs == tuple(map(logprobs, kept))
+    assert sequence.token_ids == [1, 2, *kept]
+
+
+def test_a_failed_row_ends_its_request_and_gives_no_token() -> None:
+    sequence = Sequence(REQUEST, max_length=6)
+    output = take_in(sequence, RowResult(token_ids=(5,), error="broken"))
+    assert output is not None
+    assert (output.token_ids, output.finish_reason, output.error) == ((), FinishReason.ERROR, "broken")
+    assert sequence.token_ids == [1, 2]
+
+
+def test_a_chunk_that_is_not_the_last_tells_of_nothing_but_prompt_logprobs() -> None:
+    sequence = Sequence(REQUEST, max_length=6)
+    assert take_in(sequence, RowResult()) is None
+    output = take_in(sequence, RowResult(prompt_logprobs=(logprobs(2),)))
+    assert output is not None
+    assert (output.token_ids, output.prompt_logprobs) == ((), (logprobs(2),))
+
+
+def test_a_result_is_split_by_rows() -> None:
+    def row(slot: int, is_sampled: bool) -> PlanRow:
+        return PlanRow(
+            request=REQUEST, slot=slot, start=0, num_tokens=1, token_ids=(1,), first_new_block=0,
+            new_block_ids=((0,),), is_sampled=is_sampled,
+        )  # fmt: skip
+
+    plan = StepPlan(step_id=0, rows=(row(0, True), row(1, False), row(2, True)))
+    result = StepResult(
+        step_id=0, token_ids=((4, 5), (6,)), logprobs=(None, (logprobs(6),)), errors={2: "broken"},
+        prompt_logprobs={1: (logprobs(2),)},
+    )  # fmt: skip
+    assert split_result(plan, result) == [
+        RowResult(token_ids=(4, 5)),
+        RowResult(prompt_logprobs=(logprobs(2),)),
+        RowResult(token_ids=(6,), logprobs=(logprobs(6),), error="broken"),
+    ]
+
+
+def test_a_sample_too_many_is_our_own_mistake() -> None:
+    result = StepResult(step_id=0, token_ids=((4,),), logprobs=(None,), errors={})
+    with pytest.raises(AssertionError):
+        split_result(StepPlan(step_id=0, rows=()), result)
