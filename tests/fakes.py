@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -97,7 +96,7 @@ def fake_client(runner: FakeRunner, *, depth: int = 1) -> ClientFactory:
     """What ``Engine(client_factory=…)`` takes, for a fake runner."""
 
     def make(args: EngineArgs, files: object, on_phase: Callable[[str], None]) -> EngineClient:
-        return CoreService(partial(fake_core, runner, args), depth=depth)
+        return CoreService(lambda on_phase: fake_core(runner, args), depth=depth)
 
     return make
 

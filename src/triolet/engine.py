@@ -195,8 +195,9 @@ class Engine:
 
     def _set_phase(self, phase: str) -> None:
         # Called from the loading threads; plain assignments of immutable values.
-        self._phase, self._phase_began = phase, time.monotonic()
-        logger.info("%s", phase)
+        if phase != self._phase:
+            self._phase, self._phase_began = phase, time.monotonic()
+            logger.info("%s", phase)
 
     def _die(self, exc: BaseException) -> None:
         self._state, self._cause = EngineState.DEAD, exc

@@ -19,7 +19,7 @@ from triolet.args import EngineArgs
 from triolet.core.engine_core import CoreFactory, EngineCore, load_core
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor, Prompt
-from triolet.frontend.loading import find_model, load_text
+from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.request import RequestOutput
@@ -43,9 +43,10 @@ class LLMEngine:
             raise TypeError("give either an EngineArgs or keyword options, not both")
         args = args if args is not None else EngineArgs(**options)
         self.args = replace(args, max_num_queued_requests=sys.maxsize)
-        files = find_model(self.args, logger.info)
+        on_phase = PhaseLog(logger)
+        files = find_model(self.args, on_phase)
         tokenizer, chat_template = load_text(files, self.args)
-        self._core: EngineCore | None = core_factory(self.args, files, logger.info)
+        self._core: EngineCore | None = core_factory(self.args, files, on_phase)
         self.inputs = InputProcessor.create(
             tokenizer=tokenizer,
             chat_template=chat_template,

@@ -66,4 +66,4 @@ ClientFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], Engine
 
 def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineClient:
     """The client that the arguments ask for; nothing is loaded before it runs."""
-    return CoreService(partial(load_core, args, files, on_phase))
+    return CoreService(partial(load_core, args, files), on_phase=on_phase)

@@ -113,7 +113,11 @@ CoreFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineCo
 
 
 def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineCore:
-    """Load the model and build a core around it, on the thread that will run its steps."""
+    """Load the model and build a core around it, on the thread that will run its steps.
+
+    ``on_phase`` is told what is being done, again and again; what it raises ends the loading.
+    """
+    on_phase("loading torch")
     from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
 
     return build_core(ModelRunner.load(files, args, on_phase), args)

@@ -29,17 +29,30 @@ __all__ = ["CoreService"]
 logger = logging.getLogger("triolet.core")
 
 
+class _LoadAbandonedError(Exception):
+    """Raised out of a load that nobody waits for."""
+
+
 class CoreService:
     """Runs an engine core in this process; an ``EngineClient``.
 
-    ``load`` builds the core on the device thread. ``depth`` is how many steps may be under way at once: one
-    where the device computes in the calling thread, two where it works on its own and the next plan can be
-    made meanwhile. A request that leaves is out of the very next plan; its blocks and slot are free once the
-    plans already under way have ended.
+    ``load`` builds the core on the device thread, telling the function it is given what it is doing; that
+    function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
+    steps may be under way at once: one where the device computes in the calling thread, two where it works
+    on its own and the next plan can be made meanwhile. A request that leaves is out of the very next plan;
+    its blocks and slot are free once the plans already under way have ended.
     """
 
-    def __init__(self, load: Callable[[], EngineCore], *, depth: int = 1) -> None:
+    def __init__(
+        self,
+        load: Callable[[Callable[[str], None]], EngineCore],
+        *,
+        depth: int = 1,
+        on_phase: Callable[[str], None] = lambda phase: None,
+    ) -> None:
         self._load = load
+        self._on_phase = on_phase
+        self._is_abandoned = False
         self._depth = depth
         self._core: EngineCore | None = None
         self._thread = DeviceThread()
@@ -78,7 +91,8 @@ class CoreService:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Load, report started, then run steps until cancelled; give everything back on the way out.
 
-        Cancellation: a step under way is always finished first, then the core is closed on its own thread.
+        Cancellation: loading ends the next time that it tells its phase; a step under way is always finished
+        first, then the core is closed on its own thread.
         """
         async with self._thread:
             try:
@@ -89,6 +103,7 @@ class CoreService:
                     task_status.started()
                     await anyio.sleep_forever()
             finally:
+                self._is_abandoned = True
                 with anyio.CancelScope(shield=True):
                     await self._thread.call(self._close_core)
 
@@ -104,7 +119,12 @@ class CoreService:
 
     def _load_core(self) -> None:
         # Kept from the thread itself: if the caller is cancelled meanwhile, there is still a core to close.
-        self._core = self._load()
+        self._core = self._load(self._tell_phase)
+
+    def _tell_phase(self, phase: str) -> None:
+        if self._is_abandoned:
+            raise _LoadAbandonedError
+        self._on_phase(phase)
 
     def _close_core(self) -> None:
         if self._core is not None:

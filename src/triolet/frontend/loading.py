@@ -5,6 +5,7 @@ Synchronous: the asynchronous front end calls this in a worker thread. Knows no 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,20 @@ if TYPE_CHECKING:
     from triolet.text.chat_template import ChatTemplate
     from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["find_model", "load_text", "served_names"]
+__all__ = ["PhaseLog", "find_model", "load_text", "served_names"]
+
+
+class PhaseLog:
+    """Logs what is being done, once, however often it is told."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._phase = ""
+
+    def __call__(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._logger.info("%s", phase)
 
 
 def find_model(args: EngineArgs, on_phase: Callable[[str], None]) -> ModelFiles:

@@ -5,6 +5,7 @@ This module knows neither where the files are nor how their formats work, and no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,11 +28,13 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     num_positions: int | None = None,
+    on_tensor: Callable[[], None] = lambda: None,
 ) -> Decoder:
     """Check a checkpoint against its config and read it, tensor by tensor, into a model.
 
     ``dtype`` is that of activations and KV cache. ``num_positions`` is the longest sequence the model will
-    be given; the config's limit if not given. The checkpoint may be closed afterwards.
+    be given; the config's limit if not given. ``on_tensor`` is called before each tensor is read; it may
+    raise, to end the loading. The checkpoint may be closed afterwards.
 
     Raises :class:`UnknownArchitectureError`, and :class:`WeightsError` naming every tensor that is missing,
     unexpected or wrongly shaped, before anything is read.
@@ -40,5 +43,5 @@ def load_model(
     decoder_type = model_type(config.architecture)
     expected = decoder_type.shapes(config)
     check_shapes(expected, checkpoint.tensor_shapes)
-    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device)
+    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device, on_tensor=on_tensor)
     return decoder_type(config, weights, num_positions or config.max_position_embeddings)

@@ -7,7 +7,7 @@ itself. This module knows no architecture and no file format.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -63,7 +63,8 @@ class Weights:
     """Makes layers of the tensors of a checkpoint, for ``ops`` on ``device`` with activations of ``dtype``.
 
     ``shapes`` are the tensors that are there, by name; layers are named without the ending of their tensors:
-    ``linear("model.layers.0.mlp.down_proj")``.
+    ``linear("model.layers.0.mlp.down_proj")``. ``on_tensor`` is called before each tensor is read; it may
+    raise, to end the loading.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Weights:
         *,
         dtype: torch.dtype,
         device: torch.device,
+        on_tensor: Callable[[], None] = lambda: None,
     ) -> None:
         self.ops = ops
         self.dtype = dtype
         self.device = device
         self._checkpoint = checkpoint
         self._shapes = shapes
+        self._on_tensor = on_tensor
 
     def linear(self, *names: str) -> Linear:
         """One layer for the projections ``names``, which share their input; outputs in this order."""
@@ -103,6 +106,7 @@ class Weights:
         return to_dense(self._tensor(name)).to(torch.float32, copy=True)
 
     def _tensor(self, name: str) -> Tensor | QuantTensor:
+        self._on_tensor()
         tensor = self._checkpoint.tensor(name)
         if isinstance(tensor, QuantTensor):
             return dataclasses.replace(tensor, data=tensor.data.to(self.device))

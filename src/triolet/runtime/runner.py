@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, Self
 
 import torch
@@ -90,6 +91,7 @@ class ModelRunner:
     def load(cls, files: ModelFiles, args: EngineArgs, on_phase: Callable[[str], None]) -> Self:
         """Load a model and try it out, telling ``on_phase`` what is being done.
 
+        The phase is told again with every tensor; what is raised there ends the loading.
         Raises :class:`UsageError` for options that do not go with the machine or the model, and
         :class:`ModelLoadError` for files that cannot be used.
         """
@@ -132,7 +134,14 @@ class ModelRunner:
         except ValueError as error:
             raise UsageError(str(error), param="kernels") from error
         with torch.inference_mode():
-            model = load_model(checkpoint, ops, dtype=dtype, device=device, num_positions=max_model_len)
+            model = load_model(
+                checkpoint,
+                ops,
+                dtype=dtype,
+                device=device,
+                num_positions=max_model_len,
+                on_tensor=partial(on_phase, "loading weights"),
+            )
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
+from collections.abc import Callable
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
 from tests.fakes import FakeRunner, fake_core
 
+from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
 from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan
@@ -21,7 +22,7 @@ def request(request_id: int, *, max_tokens: int = 4) -> Request:
 
 
 async def start(task_group: TaskGroup, runner: FakeRunner, depth: int) -> CoreService:
-    service = CoreService(partial(fake_core, runner), depth=depth)
+    service = CoreService(lambda on_phase: fake_core(runner), depth=depth)
     await task_group.start(service.run)
     return service
 
@@ -137,16 +138,49 @@ async def test_a_dead_device_ends_the_service(depth: int) -> None:
 
 
 async def test_a_failing_load_is_raised_and_nothing_is_left(depth: int) -> None:
-    def load() -> None:
+    def load(on_phase: Callable[[str], None]) -> EngineCore:
         raise ValueError("no such file")
 
     num_threads = threading.active_count()
-    service = CoreService(load, depth=depth)  # type: ignore[arg-type]
+    service = CoreService(load, depth=depth)
     with pytest.raises(BaseException) as caught:
         async with anyio.create_task_group() as task_group:
             await task_group.start(service.run)
     assert "no such file" in repr(caught.value)
     assert threading.active_count() == num_threads
+
+
+async def test_a_load_that_nobody_waits_for_ends_the_next_time_it_tells_its_phase(depth: int) -> None:
+    loading = threading.Event()
+    told: list[str] = []
+
+    def load(on_phase: Callable[[str], None]) -> EngineCore:
+        while True:
+            on_phase("loading weights")
+            loading.set()
+
+    service = CoreService(load, depth=depth, on_phase=told.append)
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(service.run)
+        await anyio.to_thread.run_sync(loading.wait)
+        task_group.cancel_scope.cancel()
+    assert set(told) == {"loading weights"}
+
+
+async def test_a_load_that_has_ended_when_it_is_cancelled_is_undone(depth: int) -> None:
+    runner, loading, gate = FakeRunner(), threading.Event(), threading.Event()
+
+    def load(on_phase: Callable[[str], None]) -> EngineCore:
+        loading.set()
+        assert gate.wait(30)
+        return fake_core(runner)
+
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(CoreService(load, depth=depth).run)
+        await anyio.to_thread.run_sync(loading.wait)
+        task_group.cancel_scope.cancel()
+        gate.set()
+    assert runner.is_closed
 
 
 async def test_progress_is_visible(depth: int) -> None:

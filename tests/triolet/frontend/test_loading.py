@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from tests.fakes import write_byte_model
 
 from triolet.args import EngineArgs
 from triolet.errors import TrioletError, UsageError
-from triolet.frontend.loading import find_model, load_text, served_names
+from triolet.frontend.loading import PhaseLog, find_model, load_text, served_names
 from triolet.models.source import ModelFiles
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -22,6 +23,14 @@ def test_find_model_tells_what_it_does(byte_model: Path) -> None:
     files = find_model(EngineArgs(model=str(byte_model)), phases.append)
     assert files.path == byte_model
     assert phases[0] == "finding the model"
+
+
+def test_a_phase_that_is_told_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    tell = PhaseLog(logging.getLogger("triolet.engine"))
+    for phase in ("loading", "loading", "warming up", "loading"):
+        tell(phase)
+    assert caplog.messages == ["loading", "warming up", "loading"]
 
 
 def test_a_model_that_is_nowhere_is_an_error_of_ours() -> None:

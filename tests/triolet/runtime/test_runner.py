@@ -171,7 +171,8 @@ def test_bad_token_hurts_its_row_alone(runner: ModelRunner) -> None:
 def test_load_tells_its_phases_and_its_numbers(model_path: Path) -> None:
     phases: list[str] = []
     runner = ModelRunner.load(local_files(model_path), ARGS, phases.append)
-    assert phases == ["loading weights", "allocating KV cache", "warming up"]
+    assert list(dict.fromkeys(phases)) == ["loading weights", "allocating KV cache", "warming up"]
+    assert phases.count("loading weights") > 20, "once for each tensor, so that loading can be ended soon"
     numbers = (runner.num_blocks, runner.block_size, runner.max_model_len, runner.vocab_size)
     assert numbers == (64, 8, 256, 160)
     runner.close()
