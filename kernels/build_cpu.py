@@ -42,7 +42,7 @@ X86_VARIANTS: Mapping[str, str] = {
     "portable": "",
 }
 ONLY_PORTABLE = ("cpuid", "team")
-WITH_TILES = ("attention", "linear")
+WITH_TILES = ("attention", "dense_linear", "linear")
 
 
 class BuildError(Exception):

@@ -16,8 +16,6 @@ import httpx
 import openai
 import pytest
 
-from triolet_kernels.cpu.loader import NativeError, NativeLibrary
-
 ROOT = Path(__file__).parents[2]
 QUESTION: Any = [{"role": "user", "content": "Name three colours."}]
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -83,18 +81,7 @@ def test_a_completion_with_log_probabilities(client: openai.OpenAI) -> None:
     assert "".join(choice.logprobs.tokens or []) == choice.text
 
 
-def multiplies_row_by_row() -> bool:
-    """Whether linear layers are ours: torch's sums depend on the number of rows."""
-    try:
-        return bool(NativeLibrary.open(os.environ).kernels("linear"))
-    except NativeError:
-        return False
-
-
 def test_the_same_seed_says_the_same_alone_and_in_company(client: openai.OpenAI) -> None:
-    if not multiplies_row_by_row():
-        pytest.skip("the quantised linear kernel needs a compiler and AVX512-VNNI")
-
     def ask(seed: int) -> str:
         answer = client.completions.create(
             model="smollm2", prompt="Once upon a time", max_tokens=24, temperature=1.0, seed=seed

@@ -1,8 +1,9 @@
 """Linear layers and embedding tables.
 
 Quantised weights of the common kinds stay quantised and go to the compiled kernel, with inputs rounded to
-int8 in blocks of 32; so they do for bfloat16 only: float32 asks for exact arithmetic. Everything else takes
-torch's own fast path: oneDNN for bfloat16, with the weight reordered once, at load.
+int8 in blocks of 32; so they do for bfloat16 only: float32 asks for exact arithmetic. Everything else is
+dequantised and goes to the dense kernel. Without compiled kernels torch multiplies: its own results depend on
+the number of rows.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from triolet_kernels.cpu.dense_linear import DenseLinearKernels, PackedDense
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
 from triolet_kernels.quant import QuantTensor
@@ -24,12 +26,11 @@ __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
 class PackedLinear:
     """A weight as one of the paths below takes it, and ``bias`` (out,).
 
-    ``weight``: quantised panels; or (out, in), in oneDNN's own order if ``is_reordered``.
+    ``weight``: panels of one of the kernels, or (out, in) for torch.
     """
 
-    weight: PackedWeight | Tensor
+    weight: PackedWeight | PackedDense | Tensor
     bias: Tensor | None
-    is_reordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,7 @@ class LinearKernels:
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
         self._kernels = native.kernels("linear")
+        self._dense = DenseLinearKernels(native)
         self.uses_torch_threads = False
 
     def pack_linear(
@@ -55,19 +57,16 @@ class LinearKernels:
             if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
                 return PackedLinear(pack(weight), None if bias is None else bias.float())
             weight = weight.dequantize()
+        if dtype in self._dense:
+            return PackedLinear(self._dense.pack(weight, dtype), None if bias is None else bias.float())
         self.uses_torch_threads = True
-        dense, dense_bias = weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype)
-        if dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            reordered = torch.ops.mkldnn._reorder_linear_weight(dense, None)
-            return PackedLinear(reordered, dense_bias, is_reordered=True)
-        return PackedLinear(dense, dense_bias)
+        return PackedLinear(weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         if isinstance(packed.weight, PackedWeight):
             return self._run(x, packed.weight, packed.bias)
-        if packed.is_reordered:
-            result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed.weight, packed.bias, "none", [], "")
-            return result
+        if isinstance(packed.weight, PackedDense):
+            return self._dense.linear(x, packed.weight, packed.bias)
         return functional.linear(x, packed.weight, packed.bias)
 
     def _run(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
