@@ -31,6 +31,7 @@ from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import LazyRequestStream, RequestStream
+from triolet.request import RequestOptions
 from triolet.sampling_params import SamplingParams
 from triolet.statistics import (
     EngineHealth,
@@ -149,11 +150,11 @@ class Engine:
             await serving.start(client.run)
         tokenizer, chat_template = text.pop()
         return InputProcessor.create(
+            self.args,
             tokenizer=tokenizer,
             chat_template=chat_template,
             max_model_len=client.max_model_len,
             vocab_size=client.vocab_size,
-            seed=self.args.seed,
         )
 
     def stop(self) -> None:
@@ -255,18 +256,26 @@ class Engine:
     # ------------------------------------------------------------------ requests
 
     async def submit(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> RequestStream:
         """Start a request; text or token ids in. Its stream yields the outputs.
 
         Raises InvalidRequestError or PromptTooLongError for what the caller can mend, OverloadedError when
         the queue is full or the engine is not serving, before anything is computed.
         """
+        chosen = params or SamplingParams()
 
         def prepare(inputs: InputProcessor) -> RequestState:
-            return inputs.prepare(prompt, params or SamplingParams(), request_id=request_id)
+            return inputs.prepare(prompt, chosen, request_id=request_id, options=options)
 
-        return await self._start(prepare, len(prompt) if isinstance(prompt, Sequence) else 0)
+        return await self._start(
+            prepare, (len(prompt) if isinstance(prompt, Sequence) else 0) + _size(chosen)
+        )
 
     async def submit_chat(
         self,
@@ -274,25 +283,33 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
         add_generation_prompt: bool = True,
     ) -> RequestStream:
         """As :meth:`submit`, for a conversation put into the model's chat template."""
+        chosen = params or SamplingParams()
 
         def prepare(inputs: InputProcessor) -> RequestState:
             return inputs.prepare_chat(
                 messages,
-                params or SamplingParams(),
+                chosen,
                 request_id=request_id,
+                options=options,
                 add_generation_prompt=add_generation_prompt,
             )
 
-        return await self._start(prepare, len(str(messages)))
+        return await self._start(prepare, len(str(messages)) + _size(chosen))
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> LazyRequestStream:
         """Submit when first asked, and yield; leaving the loop ends the request."""
-        return LazyRequestStream(partial(self.submit, prompt, params, request_id=request_id))
+        return LazyRequestStream(partial(self.submit, prompt, params, request_id=request_id, options=options))
 
     def chat(
         self,
@@ -300,9 +317,12 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> LazyRequestStream:
         """As :meth:`generate`, for a conversation."""
-        return LazyRequestStream(partial(self.submit_chat, messages, params, request_id=request_id))
+        return LazyRequestStream(
+            partial(self.submit_chat, messages, params, request_id=request_id, options=options)
+        )
 
     def begin_drain(self) -> None:
         """Refuse new requests from here on; those under way go on."""
@@ -356,6 +376,11 @@ async def _handle_outputs(client: EngineClient, requests: RequestTable) -> None:
             if start:
                 await anyio.lowlevel.checkpoint()
             requests.process(outputs[start : start + OUTPUT_CHUNK])
+
+
+def _size(params: SamplingParams) -> int:
+    """How much there is to check in parameters: the characters and ids of their longer lists."""
+    return sum(map(len, params.bad_words)) + len(params.allowed_token_ids or ())
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -17,12 +17,12 @@ from typing import Any, Self
 
 from triolet.args import EngineArgs
 from triolet.core.engine_core import CoreFactory, EngineCore, load_core
-from triolet.errors import InvalidRequestError
+from triolet.errors import InvalidRequestError, RequestError
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import RequestOutput
+from triolet.request import Request, RequestOptions, RequestOutput
 from triolet.sampling_params import SamplingParams
 
 __all__ = ["LLMEngine"]
@@ -48,33 +48,45 @@ class LLMEngine:
         tokenizer, chat_template = load_text(files, self.args)
         self._core: EngineCore | None = core_factory(self.args, files, on_phase)
         self.inputs = InputProcessor.create(
+            self.args,
             tokenizer=tokenizer,
             chat_template=chat_template,
             max_model_len=self._core.max_model_len,
             vocab_size=self._core.vocab_size,
-            seed=self.args.seed,
         )
         self._outputs = OutputProcessor(FrontendStatistics())
-        self._internal_ids: dict[str, int] = {}
+        self._states: dict[str, RequestState] = {}
 
     def add_request(
         self,
         request_id: str,
         prompt: Prompt,
         params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
     ) -> None:
         """Queue a request under an id of the caller's choice.
 
         Raises TypeError if the id is no string, InvalidRequestError if it is in use or the request is wrong.
         There is no limit to the queue: it is the caller's own.
         """
-        self._add(request_id, partial(self.inputs.prepare, prompt, params or SamplingParams()))
+        self._add(
+            request_id, partial(self.inputs.prepare, prompt, params or SamplingParams(), options=options)
+        )
 
     def add_chat_request(
-        self, request_id: str, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
+        self,
+        request_id: str,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        options: RequestOptions | None = None,
     ) -> None:
         """As :meth:`add_request`, for a conversation put into the model's chat template."""
-        self._add(request_id, partial(self.inputs.prepare_chat, messages, params or SamplingParams()))
+        self._add(
+            request_id,
+            partial(self.inputs.prepare_chat, messages, params or SamplingParams(), options=options),
+        )
 
     def step(self) -> list[RequestOutput]:
         """Run one step and return what it produced.
@@ -86,31 +98,31 @@ class LLMEngine:
         core = self._open_core()
         try:
             processed = self._outputs.process(core.step(), time.monotonic())
-            for item in processed:
-                self._settle(core, item)
+            outputs = [output for item in processed for output in self._settle(core, item)]
         except BaseException:
             self.abort_all()
             raise
-        return [item.output for item in processed]
+        return outputs
 
     def has_unfinished_requests(self) -> bool:
         return self._outputs.num_requests > 0
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """End a request with what it has so far; None if there is none of that id."""
-        internal_id = self._internal_ids.pop(request_id, None)
-        if internal_id is None:
+        state = self._states.pop(request_id, None)
+        ended = None if state is None else self._outputs.abort(state, time.monotonic())
+        if ended is None:
             return None
-        self._open_core().abort(internal_id)
-        ended = self._outputs.abort(internal_id, time.monotonic())
-        return ended.output if ended else None
+        for core_id in ended.orders.aborts:
+            self._open_core().abort(core_id)
+        return ended.output
 
     def abort_all(self) -> None:
         """End every request, also after something was interrupted half-way."""
         if self._core is not None:
             self._core.reset()
         self._outputs.abort_all(time.monotonic())
-        self._internal_ids.clear()
+        self._states.clear()
 
     def close(self) -> None:
         """End every request, give model and KV cache back; idempotent."""
@@ -135,17 +147,35 @@ class LLMEngine:
     def _add(self, request_id: str, prepare: Callable[..., RequestState]) -> None:
         if not isinstance(request_id, str):
             raise TypeError(f"request_id must be a str, got {type(request_id).__name__}")
-        if request_id in self._internal_ids:
+        if request_id in self._states:
             raise InvalidRequestError(f"request_id: {request_id!r} is in use", param="request_id")
         core = self._open_core()
         state = prepare(request_id=request_id)
-        core.add(state.request)
+        _send(core, state.requests)
         self._outputs.add(state)
-        self._internal_ids[request_id] = state.request.request_id
+        self._states[request_id] = state
 
-    def _settle(self, core: EngineCore, item: ProcessedOutput) -> None:
-        state: RequestState = item.state
-        if item.is_stopped_here:
-            core.abort(state.request.request_id)
+    def _settle(self, core: EngineCore, item: ProcessedOutput) -> list[RequestOutput]:
+        """Tell the core what it has to be told; → the outputs for the caller."""
+        for core_id in item.orders.aborts:
+            core.abort(core_id)
+        try:
+            _send(core, item.orders.additions)
+        except RequestError as exc:
+            return self._settle(core, self._outputs.fail(item.state, exc, time.monotonic()))
+        if item.output is None:
+            return []
         if item.output.is_finished:
-            del self._internal_ids[state.request_id]
+            del self._states[item.state.head.request_id]
+        return [item.output]
+
+
+def _send(core: EngineCore, requests: Sequence[Request]) -> None:
+    """All of them or, where the core refuses one, none."""
+    for index, request in enumerate(requests):
+        try:
+            core.add(request)
+        except RequestError:
+            for sent in requests[:index]:
+                core.abort(sent.request_id)
+            raise

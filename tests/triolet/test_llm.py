@@ -164,7 +164,7 @@ class TestFailures:
             first, bad, last = llm.generate(["abc", "bad", "ab"], SamplingParams(max_tokens=3))
             assert texts([first, last]) == ["def", "cde"]
             assert bad.outputs[0].finish_reason is FinishReason.ERROR
-            assert bad.error == "RuntimeError: poison"
+            assert bad.error == "the request failed in the engine: RuntimeError: poison"
             assert first.error is None
             check_usable(llm)
 

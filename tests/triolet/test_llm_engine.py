@@ -44,7 +44,7 @@ def last_texts(outputs: dict[str, list[RequestOutput]]) -> dict[str, str]:
 
 def check_empty(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests()
-    assert engine._internal_ids == {}
+    assert engine._states == {}
     assert engine.step() == []
     core = engine._core
     assert core is not None
@@ -155,7 +155,7 @@ class TestFailures:
             engine.add_request("one", "abc")
             (output,) = run(engine)["one"]
             assert output.outputs[0].finish_reason is FinishReason.ERROR
-            assert output.error == "RuntimeError: poison"
+            assert output.error == "the request failed in the engine: RuntimeError: poison"
             check_empty(engine)
 
     def test_an_interrupted_step_ends_all_requests(self, byte_model: Path) -> None:

@@ -26,8 +26,8 @@ class RequestOutputCollector:
 
     def put(self, output: RequestOutput) -> None:
         """Leave an output; one that has not been taken yet is merged with it."""
-        if self._output is not None and self._kind is RequestOutputKind.DELTA:
-            output = _joined(self._output, output)
+        if self._output is not None:
+            output = _joined(self._output, output, is_delta=self._kind is RequestOutputKind.DELTA)
         self._output = output
         self._arrived.set()
 
@@ -55,12 +55,17 @@ class RequestOutputCollector:
             await self._arrived.wait()
 
 
-def _joined(first: RequestOutput, second: RequestOutput) -> RequestOutput:
+def _joined(first: RequestOutput, second: RequestOutput, *, is_delta: bool) -> RequestOutput:
+    """Both in one. A continuation that the second has no news of is as it was in the first."""
     by_index = {completion.index: completion for completion in first.outputs}
     for completion in second.outputs:
         earlier = by_index.get(completion.index)
-        by_index[completion.index] = completion if earlier is None else _appended(earlier, completion)
+        if is_delta and earlier is not None:
+            completion = _appended(earlier, completion)
+        by_index[completion.index] = completion
     second.outputs = [by_index[index] for index in sorted(by_index)]
+    if second.prompt_logprobs is None:
+        second.prompt_logprobs = first.prompt_logprobs
     return second
 
 

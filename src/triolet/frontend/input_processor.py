@@ -8,23 +8,26 @@ This module knows no event loop and no HTTP.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from triolet.args import EngineArgs
 from triolet.errors import InvalidRequestError, PromptTooLongError
-from triolet.frontend.request_state import RequestState
-from triolet.request import Request
+from triolet.frontend.adjustments import check_token_ids, logits_adjustments
+from triolet.frontend.request_state import RequestHead, RequestState
+from triolet.frontend.sampling_state import SamplingState
+from triolet.frontend.seeds import SeedSource, continuation_seed
+from triolet.request import Request, RequestOptions
 from triolet.sampling_params import SamplingParams
 from triolet.text.chat_template import ChatTemplate
 from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["InputProcessor", "Prompt", "SeedSource"]
+__all__ = ["InputProcessor", "Prompt"]
 
-NUM_SEEDS = 2**53  # what JSON readers with floating-point numbers can hold exactly
+SMALLEST_TIME_OUT = 1e-9
 
 Prompt = str | Sequence[int]
 
@@ -37,36 +40,50 @@ class InputProcessor:
     chat_template: ChatTemplate | None
     max_model_len: int
     vocab_size: int
+    max_num_queued_requests: int
+    has_priorities: bool
     seeds: SeedSource
     _ids: count[int]
 
     @classmethod
     def create(
         cls,
+        args: EngineArgs,
         *,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
         max_model_len: int,
         vocab_size: int,
-        seed: int | None,
     ) -> InputProcessor:
         return cls(
             tokenizer=tokenizer,
             chat_template=chat_template,
             max_model_len=max_model_len,
             vocab_size=vocab_size,
-            seeds=SeedSource(seed),
+            max_num_queued_requests=args.max_num_queued_requests,
+            has_priorities=args.scheduling_policy == "priority",
+            seeds=SeedSource(args.seed),
             _ids=count(),
         )
 
     def prepare(
-        self, prompt: Prompt, params: SamplingParams, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> RequestState:
         """A request that goes on where ``prompt`` ends. Raises what its parts below raise."""
         arrived = time.monotonic()
         text = prompt if isinstance(prompt, str) else None
         return self.process(
-            self.tokenize(prompt), params, request_id=request_id, prompt=text, arrived=arrived
+            self.tokenize(prompt),
+            params,
+            request_id=request_id,
+            options=options,
+            prompt=text,
+            arrived=arrived,
         )
 
     def prepare_chat(
@@ -75,6 +92,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
         add_generation_prompt: bool = True,
     ) -> RequestState:
         """A request that answers a conversation. Raises what its parts below raise."""
@@ -84,6 +102,7 @@ class InputProcessor:
             self.tokenize_chat(text),
             params,
             request_id=request_id,
+            options=options,
             prompt=text,
             param="messages",
             is_continuation=False,
@@ -121,41 +140,102 @@ class InputProcessor:
         params: SamplingParams,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
         prompt: str | None = None,
         param: str = "prompt",
         is_continuation: bool = True,
         arrived: float | None = None,
     ) -> RequestState:
-        """The request for the core and its way back, under a new internal id.
+        """The core requests, one for each continuation, and their way back.
 
         ``param``: the field that the tokens came from, blamed where they are too many.
         ``is_continuation``: the output goes on where the prompt ends, as it does not in a chat; then a space
         at its beginning is kept. ``arrived``: when it came, on the monotonic clock; now, if not given.
 
-        Raises PromptTooLongError when prompt and output do not fit in the model's context.
+        Raises PromptTooLongError when prompt and output do not fit in the model's context, and
+        InvalidRequestError for what this model or this engine cannot do.
         """
-        internal_id = next(self._ids)
-        request = Request(
-            request_id=internal_id,
+        arrived = time.monotonic() if arrived is None else arrived
+        token_ids = self._truncated(token_ids, params)
+        request = self._core_request(token_ids, params, self._options(options, arrived), param)
+        head = RequestHead(
+            request_id=str(request.request_id) if request_id is None else request_id,
+            prompt=prompt,
             prompt_token_ids=token_ids,
-            max_tokens=self._max_tokens(len(token_ids), params.max_tokens, param),
+            kind=params.output_kind,
+            seed=request.seed,
+            arrived=arrived,
+        )
+        requests = (request, *(self._sibling(request, index) for index in range(1, params.n)))
+        return SamplingState(head, requests, params, self.tokenizer, is_continuation=is_continuation)
+
+    def _core_request(
+        self, token_ids: tuple[int, ...], params: SamplingParams, options: RequestOptions, param: str
+    ) -> Request:
+        """The request of the first continuation, under a new internal id."""
+        if params.n > self.max_num_queued_requests:
+            raise InvalidRequestError(
+                f"n: {params.n} continuations never fit in the queue, which takes "
+                f"{self.max_num_queued_requests} (--max-num-queued-requests); ask for fewer",
+                param="n",
+            )
+        stop_token_ids = self._stop_token_ids(params)
+        adjustments = logits_adjustments(
+            params, tokenizer=self.tokenizer, vocab_size=self.vocab_size, end_token_ids=stop_token_ids
+        )
+        return Request(
+            request_id=next(self._ids),
+            prompt_token_ids=token_ids,
+            max_tokens=self._max_tokens(len(token_ids), params, param),
             seed=self.seeds.next() if params.seed is None else params.seed,
             temperature=params.temperature,
             top_p=params.top_p,
             top_k=params.top_k,
             min_p=params.min_p,
-            stop_token_ids=self._stop_token_ids(params),
+            stop_token_ids=stop_token_ids,
             num_logprobs=params.logprobs,
+            num_prompt_logprobs=params.prompt_logprobs,
+            adjustments=adjustments,
+            options=options,
         )
-        return RequestState(
-            request=request,
-            request_id=request_id if request_id is not None else str(internal_id),
-            prompt=prompt,
-            params=params,
-            tokenizer=self.tokenizer,
-            arrived=time.monotonic() if arrived is None else arrived,
-            is_continuation=is_continuation,
+
+    def _sibling(self, request: Request, index: int) -> Request:
+        """The prompt's log-probabilities are asked of the first alone: they are the same for all."""
+        return replace(
+            request,
+            request_id=next(self._ids),
+            seed=continuation_seed(request.seed, index),
+            num_prompt_logprobs=None,
         )
+
+    def _options(self, options: RequestOptions | None, arrived: float) -> RequestOptions:
+        """With what is left of the time-outs now. Raises InvalidRequestError for an idle priority."""
+        options = options or RequestOptions()
+        if options.priority and not self.has_priorities:
+            raise InvalidRequestError(
+                "priority: this engine serves first come, first served; start it with "
+                "--scheduling-policy priority, or leave it out",
+                param="priority",
+            )
+        time_outs = {
+            name: getattr(options, name)
+            for name in ("queue_timeout", "first_token_timeout", "timeout")
+            if getattr(options, name) is not None
+        }
+        if not time_outs:
+            return options
+        age = time.monotonic() - arrived
+        left = {name: max(value - age, SMALLEST_TIME_OUT) for name, value in time_outs.items()}
+        return replace(options, **left)
+
+    def _truncated(self, token_ids: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        """The end of the prompt, where truncation is asked for."""
+        num_tokens = params.truncate_prompt_tokens
+        if num_tokens is None:
+            return token_ids
+        if num_tokens == -1:
+            num_tokens = max(1, self.max_model_len - (params.max_tokens or 1))
+        return token_ids[-num_tokens:]
 
     def _encode(self, text: str, *, add_special_tokens: bool, param: str) -> tuple[int, ...]:
         try:
@@ -176,7 +256,7 @@ class InputProcessor:
             )
         return token_ids
 
-    def _max_tokens(self, num_prompt_tokens: int, max_tokens: int | None, param: str) -> int:
+    def _max_tokens(self, num_prompt_tokens: int, params: SamplingParams, param: str) -> int:
         room = self.max_model_len - num_prompt_tokens
         if room < 1:
             raise PromptTooLongError(
@@ -184,23 +264,18 @@ class InputProcessor:
                 "at least one is needed for the output; send less",
                 param=param,
             )
-        if max_tokens is None:
-            return room
-        if max_tokens > room:
-            raise PromptTooLongError(
-                f"max_tokens: {num_prompt_tokens} prompt tokens and {max_tokens} output tokens exceed the "
-                f"context of {self.max_model_len} tokens; lower max_tokens to {room} or leave it out",
-                param="max_tokens",
-            )
-        return max_tokens
+        for name in ("max_tokens", "min_tokens"):
+            num_tokens = getattr(params, name)
+            if num_tokens is not None and num_tokens > room:
+                raise PromptTooLongError(
+                    f"{name}: {num_prompt_tokens} prompt tokens and {num_tokens} output tokens exceed the "
+                    f"context of {self.max_model_len} tokens; lower {name} to {room} or leave it out",
+                    param=name,
+                )
+        return room if params.max_tokens is None else params.max_tokens
 
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
-        for token_id in params.stop_token_ids:
-            if token_id >= self.vocab_size:
-                raise InvalidRequestError(
-                    f"stop_token_ids: {token_id} is outside the vocabulary [0, {self.vocab_size})",
-                    param="stop_token_ids",
-                )
+        check_token_ids("stop_token_ids", params.stop_token_ids, self.vocab_size)
         ends = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
         return ends.union(params.stop_token_ids)
 
@@ -217,17 +292,3 @@ def _as_token_ids(prompt: Sequence[int]) -> tuple[int, ...]:
                 f"prompt[{index}]: must be a token id, got {token_id!r}", param="prompt"
             )
     return tuple(prompt)
-
-
-class SeedSource:
-    """Seeds for requests that name none: a reproducible sequence from a seed, or unpredictable ones."""
-
-    def __init__(self, seed: int | None) -> None:
-        self._seed = seed
-        self._numbers = count()
-
-    def next(self) -> int:
-        if self._seed is None:
-            return secrets.randbelow(NUM_SEEDS)
-        # A Weyl sequence: each step adds an odd constant, so no seed repeats within 2^53 requests.
-        return (self._seed + next(self._numbers) * 0x13C6EF372FE94B) % NUM_SEEDS

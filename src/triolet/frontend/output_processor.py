@@ -7,10 +7,11 @@ This module knows neither the engine nor an event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from triolet.frontend.request_state import RequestState
+from triolet.errors import EngineGenerateError
+from triolet.frontend.request_state import NO_ORDERS, CoreOrders, RequestState
 from triolet.request import FinishReason, RequestOutput, TokenOutput
 from triolet.statistics import Histogram
 
@@ -34,91 +35,120 @@ class FrontendStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ProcessedOutput:
-    """An output of a request. ``error`` is what ended it, if anything did.
+    """News of a request: an output, or nothing but ``orders`` that the core has to be given.
 
-    ``is_stopped_here``: the request ended before the core knew, which has to be told.
+    ``error`` is what ended it, if anything did.
     """
 
     state: RequestState
-    output: RequestOutput
-    error: str | None = None
-    is_stopped_here: bool = False
+    output: RequestOutput | None
+    orders: CoreOrders
+    error: Exception | None = None
 
 
 class OutputProcessor:
-    """Keeps the state of requests by their internal id, from their start to their end."""
+    """Keeps the states of requests by the ids of their core requests, from their start to their end."""
 
     def __init__(self, statistics: FrontendStatistics) -> None:
+        self._requests: dict[RequestState, None] = {}  # an ordered set
         self._states: dict[int, RequestState] = {}
         self.statistics = statistics
 
     @property
     def num_requests(self) -> int:
-        return len(self._states)
+        return len(self._requests)
 
     def add(self, state: RequestState) -> None:
         """Register a request; before it is sent to the core, so that no output can come too early."""
-        self._states[state.request.request_id] = state
-        self.statistics.num_prompt_tokens += len(state.request.prompt_token_ids)
+        self._requests[state] = None
+        self._states.update((core_id, state) for core_id in state.live_ids)
+        self.statistics.num_prompt_tokens += len(state.head.prompt_token_ids)
 
-    def discard(self, request_id: int) -> None:
-        """Forget a request that the core refused."""
-        state = self._states.pop(request_id, None)
-        if state is not None:
-            self.statistics.num_prompt_tokens -= len(state.request.prompt_token_ids)
+    def discard(self, state: RequestState) -> None:
+        """Forget a request that the core refused; nothing happens if it has ended."""
+        if state in self._requests:
+            del self._requests[state]
+            self._forget(state.live_ids)
+            self.statistics.num_prompt_tokens -= len(state.head.prompt_token_ids)
 
     def process(self, outputs: Iterable[TokenOutput], now: float) -> list[ProcessedOutput]:
-        """Turn token outputs into request outputs; those of requests that are gone are dropped."""
-        processed = []
+        """Turn token outputs into request outputs, one for each request, or two if it failed.
+
+        Those of requests that are gone are dropped.
+        """
+        processed: list[ProcessedOutput] = []
+        touched: dict[RequestState, CoreOrders] = {}
         for output in outputs:
             state = self._states.get(output.request_id)
             if state is None:
                 continue
-            if output.finish_reason is FinishReason.ERROR:
-                processed.append(self._fail(state, output.error or "unknown error", now))
-                continue
-            self._observe(state, output, now)
-            result = state.update(output, now)
-            is_stopped_here = state.finish_reason is not None and output.finish_reason is None
-            if state.finish_reason is not None:
-                self._end(state, state.finish_reason.value, now)
-            if result is not None:
-                processed.append(ProcessedOutput(state, result, is_stopped_here=is_stopped_here))
+            try:
+                orders = self._update(state, output, now)
+            except EngineGenerateError as exc:
+                processed += self._hand_out(state, touched.pop(state, NO_ORDERS))
+                # Without its frames, this one among them: they hold the list that will hold the error.
+                processed.append(self.fail(state, exc.with_traceback(None), now))
+            else:
+                touched[state] = orders if state not in touched else touched[state].joined(orders)
+        for state, orders in touched.items():
+            if state.is_finished:
+                self._end(state, now)
+            processed += self._hand_out(state, orders)
         return processed
 
-    def abort(self, request_id: int, now: float) -> ProcessedOutput | None:
+    def abort(self, state: RequestState, now: float) -> ProcessedOutput | None:
         """End a request with what it has so far; None if it has ended already."""
-        state = self._states.get(request_id)
-        if state is None:
-            return None
-        output = state.finish(FinishReason.ABORT)
-        self._end(state, FinishReason.ABORT.value, now)
-        return ProcessedOutput(state, output)
+        return self._finish(state, FinishReason.ABORT, None, now) if state in self._requests else None
 
     def abort_all(self, now: float) -> list[ProcessedOutput]:
         """End every request with what it has so far."""
-        return [ended for request_id in list(self._states) if (ended := self.abort(request_id, now))]
+        return [self._finish(state, FinishReason.ABORT, None, now) for state in list(self._requests)]
 
-    def fail_all(self, error: str, now: float) -> list[ProcessedOutput]:
-        """End every request with an error."""
-        return [self._fail(state, error, now) for state in list(self._states.values())]
+    def fail(self, state: RequestState, error: Exception, now: float) -> ProcessedOutput:
+        """End a request with an error."""
+        return self._finish(state, FinishReason.ERROR, error, now)
 
-    def _fail(self, state: RequestState, error: str, now: float) -> ProcessedOutput:
-        output = state.finish(FinishReason.ERROR)
-        output.error = error
-        self._end(state, "failed", now)
-        return ProcessedOutput(state, output, error=error)
+    def fail_all(self, make_error: Callable[[], Exception], now: float) -> list[ProcessedOutput]:
+        """End every request with an error of its own."""
+        return [self.fail(state, make_error(), now) for state in list(self._requests)]
+
+    def _update(self, state: RequestState, output: TokenOutput, now: float) -> CoreOrders:
+        if output.finish_reason is FinishReason.ERROR:
+            raise EngineGenerateError(f"the request failed in the engine: {output.error or 'unknown error'}")
+        self._observe(state, output, now)
+        orders = state.update(output, now)
+        if output.finish_reason is not None:
+            del self._states[output.request_id]
+        self._forget(orders.aborts)
+        self._states.update((request.request_id, state) for request in orders.additions)
+        return orders
+
+    def _hand_out(self, state: RequestState, orders: CoreOrders) -> list[ProcessedOutput]:
+        output = state.take_output()
+        return [] if output is None and orders is NO_ORDERS else [ProcessedOutput(state, output, orders)]
+
+    def _finish(
+        self, state: RequestState, reason: FinishReason, error: Exception | None, now: float
+    ) -> ProcessedOutput:
+        orders = state.finish(reason, None if error is None else str(error))
+        self._forget(orders.aborts)
+        self._end(state, now)
+        return ProcessedOutput(state, state.take_output(), orders, error)
+
+    def _forget(self, core_ids: Iterable[int]) -> None:
+        for core_id in core_ids:
+            self._states.pop(core_id, None)
+
+    def _end(self, state: RequestState, now: float) -> None:
+        del self._requests[state]
+        self.statistics.count(state.outcome)
+        self.statistics.request_latency.observe(now - state.head.arrived)
 
     def _observe(self, state: RequestState, output: TokenOutput, now: float) -> None:
         if not output.token_ids:
             return
         self.statistics.num_generated_tokens += len(output.token_ids)
-        if state.last_token is None:
-            self.statistics.time_to_first_token.observe(now - state.arrived)
-        else:
-            self.statistics.inter_token_latency.observe(now - state.last_token)
-
-    def _end(self, state: RequestState, outcome: str, now: float) -> None:
-        del self._states[state.request.request_id]
-        self.statistics.count(outcome)
-        self.statistics.request_latency.observe(now - state.arrived)
+        if state.first_token is None:
+            self.statistics.time_to_first_token.observe(now - state.head.arrived)
+        elif (last_token := state.last_token_of(output.request_id)) is not None:
+            self.statistics.inter_token_latency.observe(now - last_token)

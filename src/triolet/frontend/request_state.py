@@ -1,15 +1,16 @@
-"""RequestState: one request on its way back from token ids to text.
+"""RequestState: one request on its way back, whatever the number of core requests that work for it.
 
-Pure and synchronous: token outputs in, request outputs out. Text is held back while it is an incomplete
-character or may be the beginning of a stop string; a plain answer and a streamed one are cut by this same
-code, so they cannot differ.
+A core request is what the engine core runs; its token outputs come here by its internal id. Pure and
+synchronous: token outputs in, request outputs out, and orders for the core on the way.
 
 This module knows neither the engine nor an event loop.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from triolet.request import (
     CompletionOutput,
@@ -20,137 +21,143 @@ from triolet.request import (
     TokenLogprobs,
     TokenOutput,
 )
-from triolet.sampling_params import RequestOutputKind, SamplingParams
-from triolet.text.detokenizer import Detokenizer
-from triolet.text.stop import StopMatcher
-from triolet.text.tokenizer import Tokenizer
+from triolet.sampling_params import RequestOutputKind
 
-__all__ = ["RequestState"]
+__all__ = ["NO_ORDERS", "CoreOrders", "RequestHead", "RequestState"]
 
-
-@dataclass(slots=True)
-class _Pending:
-    """What has been produced and not yet been handed out."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+OUTCOMES = (FinishReason.TIMEOUT, FinishReason.ABORT, FinishReason.LENGTH, FinishReason.STOP)
+"""What a request is counted as where its continuations ended differently: the first of these."""
 
 
-class RequestState:
-    """Turns the token outputs of one request into its request outputs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHead:
+    """What is the same in all outputs of a request."""
 
-    def __init__(
-        self,
-        *,
-        request: Request,
-        request_id: str,
-        prompt: str | None,
-        params: SamplingParams,
-        tokenizer: Tokenizer,
-        arrived: float,
-        is_continuation: bool = True,
-    ) -> None:
-        self.request = request
-        self.request_id = request_id
-        self._prompt = prompt
-        self._params = params
-        self._detokenizer = Detokenizer(
-            tokenizer, skip_special_tokens=params.skip_special_tokens, is_continuation=is_continuation
-        )
-        self._matcher = StopMatcher(params.stop, is_included=params.include_stop_str_in_output)
-        self._pending = _Pending()
-        self._finish_reason: FinishReason | None = None
-        self._stop_reason: str | int | None = None
-        self._cumulative_logprob = 0.0
-        self._num_cached_tokens = 0
-        self.num_output_tokens = 0
-        self.arrived = arrived
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    kind: RequestOutputKind
+    seed: int
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOrders:
+    """What the core has to be told: core requests to take out, by id, and new ones to run."""
+
+    aborts: tuple[int, ...] = ()
+    additions: tuple[Request, ...] = ()
+
+    def joined(self, later: CoreOrders) -> CoreOrders:
+        """These orders and then others."""
+        if later is NO_ORDERS or self is NO_ORDERS:
+            return self if later is NO_ORDERS else later
+        return CoreOrders(self.aborts + later.aborts, self.additions + later.additions)
+
+
+NO_ORDERS = CoreOrders()
+
+
+class RequestState(ABC):
+    """Turns the token outputs of the core requests of one request into its request outputs."""
+
+    def __init__(self, head: RequestHead, requests: tuple[Request, ...]) -> None:
+        self.head = head
+        self.requests = requests
         self.first_token: float | None = None
-        self.last_token: float | None = None
+        self.num_cached_tokens = 0
+        self.error: str | None = None
+        self._last_token: float | None = None
+        self._prompt_logprobs: list[TokenLogprobs | None] = [None]
+        self._has_prompt_logprobs = requests[0].num_prompt_logprobs is not None
 
     @property
-    def kind(self) -> RequestOutputKind:
-        return self._params.output_kind
+    @abstractmethod
+    def live_ids(self) -> Collection[int]:
+        """The core requests under way for it; it has ended when there are none."""
 
     @property
-    def finish_reason(self) -> FinishReason | None:
-        return self._finish_reason
+    @abstractmethod
+    def num_output_tokens(self) -> int: ...
 
-    def update(self, output: TokenOutput, now: float) -> RequestOutput | None:
-        """Take what a step produced; None while there is nothing to hand out.
+    @abstractmethod
+    def last_token_of(self, core_id: int) -> float | None:
+        """When the last token of a core request came, on the monotonic clock."""
 
-        When this ends the request before the core did (a stop string), ``finish_reason`` is set although
-        that of ``output`` is not: the caller then takes the request out of the core.
+    @property
+    def is_finished(self) -> bool:
+        return not self.live_ids
+
+    @property
+    def outcome(self) -> str:
+        """What an ended request is counted as."""
+        if self.error is not None:
+            return "failed"
+        reasons = self._finish_reasons()
+        return next((reason.value for reason in OUTCOMES if reason in reasons), FinishReason.ABORT.value)
+
+    def update(self, output: TokenOutput, now: float) -> CoreOrders:
+        """Take what a step produced for one of the core requests; → what that means for the core.
+
+        Raises EngineGenerateError where code of the caller's own failed.
         """
-        self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)
         if output.token_ids:
             self.first_token = now if self.first_token is None else self.first_token
-            self.last_token = now
-        for index, token_id in enumerate(output.token_ids):
-            is_stop_token = output.stop_token_id is not None and index == len(output.token_ids) - 1
-            self._add_token(token_id, output.logprobs[index] if output.logprobs else None, is_stop_token)
-            if self._finish_reason is not None:
-                return self._output()
-        if output.finish_reason is not None:
-            return self.finish(output.finish_reason, stop_token_id=output.stop_token_id)
-        return self._output() if self._has_news() else None
+            self._last_token = now
+        if output.request_id == self.requests[0].request_id:
+            self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+            if output.prompt_logprobs is not None:
+                self._prompt_logprobs += output.prompt_logprobs
+        return self._update(output, now)
 
-    def finish(self, reason: FinishReason, *, stop_token_id: int | None = None) -> RequestOutput:
-        """End the request: give out what was held back, unless it turns out to hold a stop string."""
-        self._finish_reason = reason
-        if stop_token_id in self._params.stop_token_ids:
-            self._stop_reason = stop_token_id
-        self._add_text(self._detokenizer.flush())
-        self._pending.text += self._matcher.flush()
-        return self._output()
+    def finish(self, reason: FinishReason, error: str | None = None) -> CoreOrders:
+        """End all that is under way; → what the core has to stop."""
+        aborts = tuple(self.live_ids)
+        self.error = error
+        self._finish(reason)
+        return CoreOrders(aborts=aborts)
 
-    def _add_token(self, token_id: int, logprobs: TokenLogprobs | None, is_stop_token: bool) -> None:
-        self.num_output_tokens += 1
-        self._pending.token_ids.append(token_id)
-        if logprobs is not None:
-            self._pending.logprobs.append(logprobs)
-            self._cumulative_logprob += logprobs.logprobs[0]
-        if not is_stop_token or self._params.include_stop_str_in_output:
-            self._add_text(self._detokenizer.add((token_id,)))
+    def take_output(self) -> RequestOutput | None:
+        """What has not been handed out yet; None while there is nothing."""
+        if self.head.kind is RequestOutputKind.FINAL_ONLY and not self.is_finished:
+            return None
+        completions = self._take_completions()
+        return self._output(completions) if completions or self.is_finished else None
 
-    def _add_text(self, text: str) -> None:
-        if not text or self._matcher.matched is not None:
-            return
-        self._pending.text += self._matcher.add(text)
-        if self._matcher.matched is not None:
-            self._finish_reason = FinishReason.STOP
-            self._stop_reason = self._matcher.matched
+    @abstractmethod
+    def _update(self, output: TokenOutput, now: float) -> CoreOrders: ...
 
-    def _has_news(self) -> bool:
-        return self.kind is not RequestOutputKind.FINAL_ONLY and bool(self._pending.token_ids)
+    @abstractmethod
+    def _finish(self, reason: FinishReason) -> None: ...
 
-    def _output(self) -> RequestOutput:
-        pending = self._pending
-        if self.kind is RequestOutputKind.DELTA:
-            self._pending = _Pending()
-            text, token_ids, logprobs = pending.text, pending.token_ids, pending.logprobs
-        else:
-            text, token_ids, logprobs = pending.text, list(pending.token_ids), list(pending.logprobs)
-        has_logprobs = self._params.logprobs is not None
-        completion = CompletionOutput(
-            text=text,
-            token_ids=token_ids,
-            logprobs=logprobs if has_logprobs else None,
-            cumulative_logprob=self._cumulative_logprob if has_logprobs else None,
-            finish_reason=self._finish_reason,
-            stop_reason=self._stop_reason,
-        )
+    @abstractmethod
+    def _finish_reasons(self) -> Collection[FinishReason | None]: ...
+
+    @abstractmethod
+    def _take_completions(self) -> list[CompletionOutput]:
+        """Of the continuations that have news, by index."""
+
+    def _output(self, completions: list[CompletionOutput]) -> RequestOutput:
+        head = self.head
         return RequestOutput(
-            request_id=self.request_id,
-            prompt=self._prompt,
-            prompt_token_ids=self.request.prompt_token_ids,
-            outputs=[completion],
-            is_finished=self._finish_reason is not None,
-            seed=self.request.seed,
+            request_id=head.request_id,
+            prompt=head.prompt,
+            prompt_token_ids=head.prompt_token_ids,
+            outputs=completions,
+            is_finished=self.is_finished,
+            seed=head.seed,
             num_output_tokens=self.num_output_tokens,
-            num_cached_tokens=self._num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=self._take_prompt_logprobs() if self._has_prompt_logprobs else None,
             timings=RequestTimings(
-                arrived=self.arrived, first_token=self.first_token, last_token=self.last_token
+                arrived=head.arrived, first_token=self.first_token, last_token=self._last_token
             ),
+            error=self.error,
         )
+
+    def _take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """All of them, once, as soon as they are complete."""
+        if len(self._prompt_logprobs) < len(self.head.prompt_token_ids):
+            return None
+        self._has_prompt_logprobs = False
+        return self._prompt_logprobs

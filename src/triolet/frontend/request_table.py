@@ -14,70 +14,69 @@ import anyio
 
 from triolet.cluster.client import EngineClient
 from triolet.core.loop import LoopPoster
-from triolet.errors import EngineDeadError, EngineGenerateError
+from triolet.errors import EngineDeadError, RequestError
 from triolet.frontend.collector import RequestOutputCollector
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.stream import RequestStream
-from triolet.request import TokenOutput
+from triolet.request import Request, TokenOutput
 
 __all__ = ["RequestTable"]
 
 
 class RequestTable:
-    """Every request from its submission to its end, by internal id."""
+    """Every request from its submission to its end, with its mailbox."""
 
     def __init__(self, client: EngineClient, post: LoopPoster, statistics: FrontendStatistics) -> None:
         self._client = client
         self._post = post
         self._outputs = OutputProcessor(statistics)
-        self._collectors: dict[int, RequestOutputCollector] = {}
+        self._collectors: dict[RequestState, RequestOutputCollector] = {}
         self._request_ended = anyio.Event()
-        self._death: BaseException | None = None
 
     @property
     def num_requests(self) -> int:
         return self._outputs.num_requests
 
     def add(self, state: RequestState) -> RequestStream:
-        """Send a request to the core and return its stream. Raises what the core refuses it with."""
-        internal_id = state.request.request_id
-        collector = RequestOutputCollector(state.kind)
-        self._collectors[internal_id] = collector
+        """Send a request to the core and return its stream. Raises what the core refuses it with.
+
+        All of its core requests are taken in or none is.
+        """
+        collector = RequestOutputCollector(state.head.kind)
+        self._collectors[state] = collector
         self._outputs.add(state)  # before it is sent, so that no output can come too early
         try:
-            self._client.add(state.request)
+            self._send(state.requests)
         except BaseException:
-            self._outputs.discard(internal_id)
-            del self._collectors[internal_id]
+            self._outputs.discard(state)
+            del self._collectors[state]
             raise
-        on_abort = partial(self.abort, internal_id)
-        token_ids = state.request.prompt_token_ids
-        return RequestStream(state.request_id, token_ids, collector, on_abort, self._post)
+        on_abort = partial(self.abort, state)
+        head = state.head
+        return RequestStream(head.request_id, head.prompt_token_ids, collector, on_abort, self._post)
 
     def process(self, outputs: Sequence[TokenOutput]) -> None:
         """Turn token outputs into request outputs and put them into their mailboxes."""
         for item in self._outputs.process(outputs, time.monotonic()):
-            if item.is_stopped_here:
-                self._client.abort(item.state.request.request_id)
+            self._obey(item)
             self._deliver(item)
 
-    def abort(self, internal_id: int) -> None:
+    def abort(self, state: RequestState) -> None:
         """End a request with what it has so far; nothing happens if it has ended."""
-        ended = self._outputs.abort(internal_id, time.monotonic())
+        ended = self._outputs.abort(state, time.monotonic())
         if ended is not None:
-            self._client.abort(internal_id)
+            self._obey(ended)
             self._deliver(ended)
 
     def abort_all(self) -> None:
         """End every request with what it has so far."""
-        for internal_id in list(self._collectors):
-            self.abort(internal_id)
+        for state in list(self._collectors):
+            self.abort(state)
 
     def fail_all(self, death: BaseException) -> None:
         """End every request with EngineDeadError; the core is not told, for it is dead."""
-        self._death = death
-        for item in self._outputs.fail_all(str(death), time.monotonic()):
+        for item in self._outputs.fail_all(partial(_dead_error, death), time.monotonic()):
             self._deliver(item)
 
     async def wait_idle(self) -> None:
@@ -85,21 +84,41 @@ class RequestTable:
         while self.num_requests:
             await self._request_ended.wait()
 
+    def _send(self, requests: Sequence[Request]) -> None:
+        for index, request in enumerate(requests):
+            try:
+                self._client.add(request)
+            except BaseException:
+                for sent in requests[:index]:
+                    self._client.abort(sent.request_id)
+                raise
+
+    def _obey(self, item: ProcessedOutput) -> None:
+        """Tell the core what it has to be told; a request that it then refuses to go on with has failed."""
+        for core_id in item.orders.aborts:
+            self._client.abort(core_id)
+        try:
+            self._send(item.orders.additions)
+        except RequestError as exc:
+            failed = self._outputs.fail(item.state, exc.with_traceback(None), time.monotonic())
+            self._obey(failed)
+            self._deliver(failed)
+
     def _deliver(self, item: ProcessedOutput) -> None:
-        internal_id = item.state.request.request_id
-        collector = self._collectors[internal_id]
+        if item.output is None:
+            return
+        collector = self._collectors[item.state]
         if item.error is None:
             collector.put(item.output)
         else:
-            collector.put_error(self._error(item.error))
+            collector.put_error(item.error)
         if item.output.is_finished:
-            del self._collectors[internal_id]
+            del self._collectors[item.state]
             self._request_ended.set()
             self._request_ended = anyio.Event()
 
-    def _error(self, text: str) -> Exception:
-        if self._death is None:
-            return EngineGenerateError(f"the request failed in the engine: {text}")
-        error = EngineDeadError(f"the engine died: {text}")
-        error.__cause__ = self._death
-        return error
+
+def _dead_error(death: BaseException) -> EngineDeadError:
+    error = EngineDeadError(f"the engine died: {death}")
+    error.__cause__ = death
+    return error

@@ -16,14 +16,15 @@ from triolet.request import FinishReason, TokenLogprobs, TokenOutput
 __all__ = ["input_processor", "logprobs_of", "token_output"]
 
 
-def input_processor(byte_model: Path, *, max_model_len: int = 512, seed: int | None = 0) -> InputProcessor:
-    tokenizer, template = load_text(resolve_model(str(byte_model)), EngineArgs())
+def input_processor(byte_model: Path, *, max_model_len: int = 512, **options: Any) -> InputProcessor:
+    args = EngineArgs(**{"seed": 0, **options})
+    tokenizer, template = load_text(resolve_model(str(byte_model)), args)
     return InputProcessor.create(
+        args,
         tokenizer=tokenizer,
         chat_template=template,
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,
-        seed=seed,
     )
 
 

@@ -113,6 +113,26 @@ async def test_several_choices_are_merged_each_with_its_own() -> None:
     assert [(completion.index, completion.text) for completion in merged] == [(0, "a"), (1, "bB")]
 
 
+async def test_a_whole_output_takes_the_place_of_its_own_choice_alone() -> None:
+    collector = RequestOutputCollector(RequestOutputKind.CUMULATIVE)
+    for index, text in ((1, b"b"), (0, b"a"), (1, b"bB")):
+        whole = output(text, 1)
+        whole.outputs[0].index = index
+        collector.put(whole)
+    merged = (await collector.get()).outputs
+    assert [(completion.index, completion.text) for completion in merged] == [(0, "a"), (1, "bB")]
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+async def test_what_comes_once_is_not_lost(kind: RequestOutputKind) -> None:
+    collector = RequestOutputCollector(kind)
+    first = output(b"a", 1)
+    first.prompt_logprobs = [None]
+    collector.put(first)
+    collector.put(output(b"b", 2))
+    assert (await collector.get()).prompt_logprobs == [None]
+
+
 async def test_an_error_comes_after_the_outputs_before_it() -> None:
     collector = RequestOutputCollector(RequestOutputKind.DELTA)
     collector.put(output(b"one", 3))

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from tests.triolet.frontend.parts import input_processor, token_output
 
+from triolet.errors import EngineDeadError, EngineGenerateError
 from triolet.frontend.input_processor import InputProcessor
-from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor
+from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import FinishReason
+from triolet.request import CompletionOutput, FinishReason
 from triolet.sampling_params import SamplingParams
 
 
@@ -25,14 +26,23 @@ def processor() -> OutputProcessor:
 def add(processor: OutputProcessor, inputs: InputProcessor, **fields: object) -> tuple[RequestState, int]:
     state = inputs.process((1, 2, 3), SamplingParams(**fields))  # type: ignore[arg-type]
     processor.add(state)
-    return state, state.request.request_id
+    return state, state.requests[0].request_id
+
+
+def first_of(item: ProcessedOutput) -> CompletionOutput:
+    assert item.output is not None
+    return item.output.outputs[0]
+
+
+def is_end(item: ProcessedOutput) -> bool:
+    return item.output is not None and item.output.is_finished
 
 
 def test_outputs_go_to_their_requests(processor: OutputProcessor, inputs: InputProcessor) -> None:
     first, a = add(processor, inputs)
     second, b = add(processor, inputs)
     items = processor.process([token_output(b, b"yes"), token_output(a, b"no")], now=0.0)
-    assert [(item.state, item.output.outputs[0].text) for item in items] == [(second, "yes"), (first, "no")]
+    assert [(item.state, first_of(item).text) for item in items] == [(second, "yes"), (first, "no")]
 
 
 def test_the_end_takes_the_request_out_and_counts_it(
@@ -40,8 +50,8 @@ def test_the_end_takes_the_request_out_and_counts_it(
 ) -> None:
     _, a = add(processor, inputs)
     (item,) = processor.process([token_output(a, b"x", reason=FinishReason.LENGTH)], now=0.0)
-    assert item.output.is_finished
-    assert not item.is_stopped_here
+    assert is_end(item)
+    assert item.orders.aborts == ()
     assert processor.num_requests == 0
     assert processor.statistics.outcomes == {"length": 1}
 
@@ -49,7 +59,7 @@ def test_the_end_takes_the_request_out_and_counts_it(
 def test_a_stop_string_has_to_be_told_to_the_core(processor: OutputProcessor, inputs: InputProcessor) -> None:
     _, a = add(processor, inputs, stop="b")
     (item,) = processor.process([token_output(a, b"abc")], now=0.0)
-    assert item.is_stopped_here
+    assert item.orders.aborts == (a,)
     assert processor.num_requests == 0
     assert processor.statistics.outcomes == {"stop": 1}
 
@@ -59,16 +69,16 @@ def test_but_not_where_the_core_ended_it_in_the_same_step(
 ) -> None:
     _, a = add(processor, inputs, stop="b")
     (item,) = processor.process([token_output(a, b"ab", reason=FinishReason.LENGTH)], now=0.0)
-    assert not item.is_stopped_here
+    assert item.orders.aborts == ()
     assert processor.statistics.outcomes == {"stop": 1}
 
 
 def test_what_comes_for_a_request_that_is_gone_is_dropped(
     processor: OutputProcessor, inputs: InputProcessor
 ) -> None:
-    _, a = add(processor, inputs)
-    assert processor.abort(a, now=0.0) is not None
-    assert processor.abort(a, now=0.0) is None
+    state, a = add(processor, inputs)
+    assert processor.abort(state, now=0.0) is not None
+    assert processor.abort(state, now=0.0) is None
     assert processor.process([token_output(a, b"late"), token_output(999, b"?")], now=0.0) == []
     assert processor.statistics.outcomes == {"abort": 1}
     assert processor.statistics.num_generated_tokens == 0
@@ -78,7 +88,7 @@ def test_final_only_gives_one_output(processor: OutputProcessor, inputs: InputPr
     _, a = add(processor, inputs, output_kind="final_only")
     assert processor.process([token_output(a, b"ab")], now=0.0) == []
     (item,) = processor.process([token_output(a, b"c", reason=FinishReason.LENGTH)], now=0.0)
-    assert item.output.outputs[0].text == "abc"
+    assert first_of(item).text == "abc"
 
 
 def test_a_failure_is_its_requests_own(processor: OutputProcessor, inputs: InputProcessor) -> None:
@@ -86,11 +96,11 @@ def test_a_failure_is_its_requests_own(processor: OutputProcessor, inputs: Input
     _, b = add(processor, inputs)
     failed = token_output(a, reason=FinishReason.ERROR, error="no luck")
     items = processor.process([failed, token_output(b, b"x")], now=0.0)
-    assert [item.error for item in items] == ["no luck", None]
-    assert (items[0].output.error, items[0].output.outputs[0].finish_reason) == (
-        "no luck",
-        FinishReason.ERROR,
-    )
+    assert isinstance(items[0].error, EngineGenerateError)
+    assert items[1].error is None
+    assert items[0].output is not None
+    assert items[0].output.error == "the request failed in the engine: no luck"
+    assert first_of(items[0]).finish_reason is FinishReason.ERROR
     assert processor.num_requests == 1
     assert processor.statistics.outcomes == {"failed": 1}
 
@@ -98,19 +108,21 @@ def test_a_failure_is_its_requests_own(processor: OutputProcessor, inputs: Input
 def test_all_can_be_ended_or_failed_at_once(processor: OutputProcessor, inputs: InputProcessor) -> None:
     for _ in range(2):
         add(processor, inputs)
-    reasons = [item.output.outputs[0].finish_reason for item in processor.abort_all(now=0.0)]
+    reasons = [first_of(item).finish_reason for item in processor.abort_all(now=0.0)]
     assert reasons == [FinishReason.ABORT] * 2
     for _ in range(3):
         add(processor, inputs)
-    assert [item.error for item in processor.fail_all("dead", now=0.0)] == ["dead"] * 3
+    errors = [item.error for item in processor.fail_all(lambda: EngineDeadError("dead"), now=0.0)]
+    assert list(map(str, errors)) == ["dead"] * 3
+    assert len(set(map(id, errors))) == 3, "each has its own"
     assert processor.num_requests == 0
     assert processor.statistics.outcomes == {"abort": 2, "failed": 3}
 
 
 def test_a_refused_request_leaves_no_trace(processor: OutputProcessor, inputs: InputProcessor) -> None:
-    _, a = add(processor, inputs)
-    processor.discard(a)
-    processor.discard(a)
+    state, _ = add(processor, inputs)
+    processor.discard(state)
+    processor.discard(state)
     assert processor.num_requests == 0
     assert processor.statistics == FrontendStatistics()
 
@@ -118,11 +130,57 @@ def test_a_refused_request_leaves_no_trace(processor: OutputProcessor, inputs: I
 def test_times(processor: OutputProcessor, inputs: InputProcessor) -> None:
     state, a = add(processor, inputs)
     for seconds in (1.0, 1.5, 2.5):
-        processor.process([token_output(a, b"x")], now=state.arrived + seconds)
-    processor.process([token_output(a, reason=FinishReason.LENGTH)], now=state.arrived + 3.0)
+        processor.process([token_output(a, b"x")], now=state.head.arrived + seconds)
+    processor.process([token_output(a, reason=FinishReason.LENGTH)], now=state.head.arrived + 3.0)
     statistics = processor.statistics
     assert statistics.time_to_first_token.total == pytest.approx(1.0)
     assert statistics.inter_token_latency.total == pytest.approx(1.5)
     assert sum(statistics.inter_token_latency.counts) == 2
     assert statistics.request_latency.total == pytest.approx(3.0)
     assert (statistics.num_prompt_tokens, statistics.num_generated_tokens) == (3, 3)
+
+
+def test_outputs_of_one_chunk_are_handed_out_as_one(
+    processor: OutputProcessor, inputs: InputProcessor
+) -> None:
+    state, a = add(processor, inputs, n=2, output_kind="delta")
+    b = state.requests[1].request_id
+    (item,) = processor.process(
+        [token_output(a, b"x"), token_output(b, b"y"), token_output(a, b"z")], now=0.0
+    )
+    assert item.output is not None
+    assert [(part.index, part.text) for part in item.output.outputs] == [(0, "xz"), (1, "y")]
+
+
+def test_one_that_fails_ends_its_siblings(processor: OutputProcessor, inputs: InputProcessor) -> None:
+    state, a = add(processor, inputs, n=3)
+    ids = [request.request_id for request in state.requests]
+    items = processor.process(
+        [token_output(a, b"x"), token_output(ids[1], reason=FinishReason.ERROR, error="no luck")], now=0.0
+    )
+    assert [is_end(item) for item in items] == [False, True], "what there was comes first"
+    assert set(items[1].orders.aborts) >= {ids[0], ids[2]}
+    assert processor.process([token_output(ids[2], b"late")], now=0.0) == []
+    assert (processor.num_requests, processor.statistics.outcomes) == (0, {"failed": 1})
+
+
+def test_a_criterion_that_fails_ends_its_own_request(
+    processor: OutputProcessor, inputs: InputProcessor
+) -> None:
+    _, a = add(processor, inputs, stop_criteria=(lambda ids, text: 1 / 0,))
+    _, b = add(processor, inputs)
+    items = processor.process([token_output(a, b"x"), token_output(b, b"y")], now=0.0)
+    assert [item.error is None for item in items] == [True, False, True]
+    assert items[1].orders.aborts == (a,), "the core does not know yet"
+    assert items[1].error is not None
+    assert items[1].error.__traceback__ is None, "its frames hold the list that holds it"
+
+
+def test_times_of_siblings_are_their_own(processor: OutputProcessor, inputs: InputProcessor) -> None:
+    state, a = add(processor, inputs, n=2)
+    b, start = state.requests[1].request_id, state.head.arrived
+    for seconds in (1.0, 3.0):
+        processor.process([token_output(a, b"x"), token_output(b, b"x")], now=start + seconds)
+    assert sum(processor.statistics.time_to_first_token.counts) == 1
+    assert processor.statistics.inter_token_latency.total == pytest.approx(4.0)
+    assert (processor.statistics.num_prompt_tokens, processor.statistics.num_generated_tokens) == (3, 4)

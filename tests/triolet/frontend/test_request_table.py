@@ -26,9 +26,10 @@ class FakeClient:
         self.added: list[int] = []
         self.aborted: list[int] = []
         self.refusal: Exception | None = None
+        self.room = 100
 
     def add(self, request: Request) -> None:
-        if self.refusal is not None:
+        if self.refusal is not None and len(self.added) >= self.room:
             raise self.refusal
         self.added.append(request.request_id)
 
@@ -46,8 +47,13 @@ class Front:
         self.table = RequestTable(self.client, loop_poster(), self.statistics)  # type: ignore[arg-type]
 
     def add(self, **fields: Any) -> tuple[RequestStream, int]:
-        state = self.inputs.process((1, 2), SamplingParams(output_kind="delta", **fields))  # type: ignore[arg-type]
-        return self.table.add(state), state.request.request_id
+        stream, ids = self.add_several(**fields)
+        return stream, ids[0]
+
+    def add_several(self, **fields: Any) -> tuple[RequestStream, list[int]]:
+        params = SamplingParams(**{"output_kind": "delta", **fields})
+        self.last = self.inputs.process((1, 2), params)
+        return self.table.add(self.last), [request.request_id for request in self.last.requests]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,7 @@ async def test_outputs_reach_their_streams(front: Front) -> None:
 
 
 async def test_a_refused_request_leaves_nothing(front: Front) -> None:
-    front.client.refusal = OverloadedError("full")
+    front.client.refusal, front.client.room = OverloadedError("full"), 0
     with pytest.raises(OverloadedError):
         front.add()
     assert front.table.num_requests == 0
@@ -95,7 +101,7 @@ async def test_a_stream_that_is_left_takes_the_request_out_at_once(front: Front)
     stream.abort()
     assert front.client.aborted == [a]
     assert front.table.num_requests == 0
-    front.table.abort(a)
+    front.table.abort(front.last)
     assert front.client.aborted == [a]
 
 
@@ -117,7 +123,6 @@ async def test_a_request_that_failed_raises_after_what_it_had(front: Front) -> N
     assert (await anext(stream)).outputs[0].text == "one"
     with pytest.raises(EngineGenerateError, match="no luck"):
         await anext(stream)
-    assert front.client.aborted == []
     assert front.statistics.outcomes == {"failed": 1}
 
 
@@ -150,3 +155,30 @@ async def test_any_number_of_tasks_may_wait_until_it_is_idle(front: Front) -> No
             assert num_done == 0
             stream.abort()
     assert num_done == 3
+
+
+class TestSeveral:
+    """n > 1."""
+
+    async def test_leaving_the_stream_ends_all(self, front: Front) -> None:
+        stream, ids = front.add_several(n=3)
+        front.table.process([token_output(ids[1], reason=FinishReason.LENGTH)])
+        stream.abort()
+        assert front.client.aborted == [ids[0], ids[2]]
+        await front.table.wait_idle()
+
+    async def test_all_are_taken_in_or_none(self, front: Front) -> None:
+        front.client.refusal, front.client.room = OverloadedError("full"), 2
+        with pytest.raises(OverloadedError):
+            front.add_several(n=3)
+        assert front.client.aborted == front.client.added
+        assert front.table.num_requests == 0
+        assert front.statistics == FrontendStatistics()
+
+    async def test_a_criterion_that_raises_fails_its_request(self, front: Front) -> None:
+        stream, ids = front.add_several(n=2, stop_criteria=(lambda ids, text: 1 / 0,))
+        front.table.process([token_output(ids[0], b"x")])
+        assert sorted(front.client.aborted) == ids
+        assert (await anext(stream)).outputs[0].text == "x"
+        with pytest.raises(EngineGenerateError, match="ZeroDivisionError"):
+            await anext(stream)
