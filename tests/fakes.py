@@ -17,7 +17,7 @@ from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient
 from triolet.core.engine_core import CoreFactory, EngineCore, build_core
 from triolet.core.service import CoreService
-from triolet.plan import StepPlan, StepResult
+from triolet.plan import LayerGroup, StepPlan, StepResult
 from triolet.request import Request, TokenLogprobs
 
 __all__ = ["EOS_ID", "FakeRunner", "fake_client", "fake_core", "fake_core_factory", "write_byte_model"]
@@ -49,6 +49,7 @@ class FakeRunner:
         fail: Callable[[StepPlan], None] | None = None,
     ) -> None:
         self.num_blocks = num_blocks
+        self.layer_groups = (LayerGroup(num_blocks=num_blocks),)
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.vocab_size = VOCAB_SIZE

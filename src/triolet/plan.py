@@ -14,7 +14,35 @@ from dataclasses import dataclass, field
 
 from triolet.request import Request, TokenLogprobs
 
-__all__ = ["PlanRow", "StepPlan", "StepResult"]
+__all__ = ["MAX_PLANS_IN_FLIGHT", "LayerGroup", "PlanRow", "StepPlan", "StepResult", "num_blocks_needed"]
+
+MAX_PLANS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """Layers that share block tables: they see the last ``window`` positions (None: all of them).
+
+    ``num_blocks``: KV blocks there are of this group.
+    """
+
+    num_blocks: int
+    window: int | None = None
+
+
+def num_blocks_needed(
+    num_tokens: int, *, block_size: int, window: int | None, max_num_batched_tokens: int
+) -> int:
+    """How many blocks of a layer group a sequence of ``num_tokens`` owns at most at any time.
+
+    With a window, no more than are touched by the window of the first position in flight, and by those that
+    all plans in flight compute.
+    """
+    num_blocks = -(-num_tokens // block_size)
+    if window is None:
+        return num_blocks
+    num_positions = window - 1 + MAX_PLANS_IN_FLIGHT * max_num_batched_tokens
+    return min(num_blocks, (num_positions + block_size - 2) // block_size + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +57,8 @@ class PlanRow:
     ``is_sampled``: whether a token is sampled after the last position (not so for an unfinished prefill).
     ``num_draft_tokens``: so many of the last positions are guesses, to be kept as far as they are what would
     have been sampled. Where ``token_ids`` lacks them, the runner's draft model makes them.
-    ``history``: on the sequence's first row in this slot, all its tokens, prompt and output; else None.
+    ``history``: on the sequence's first row in this slot, all its tokens, prompt and output; else None. That
+    row's ``start`` is not 0 where the positions before it were found in the prefix cache.
     """
 
     request: Request

@@ -16,7 +16,7 @@ from triolet.args import EngineArgs
 from triolet.core.containment import execute_contained
 from triolet.errors import EngineDeadError
 from triolet.models.source import ModelFiles
-from triolet.plan import StepPlan, StepResult
+from triolet.plan import LayerGroup, StepPlan, StepResult
 from triolet.request import Request, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 from triolet.statistics import SchedulerStatistics
@@ -30,7 +30,7 @@ class Runner(Protocol):
     """What the core needs of a model runner."""
 
     @property
-    def num_blocks(self) -> int: ...
+    def layer_groups(self) -> tuple[LayerGroup, ...]: ...
     @property
     def block_size(self) -> int: ...
     @property
@@ -131,6 +131,7 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         max_num_queued_requests=args.max_num_queued_requests,
         max_model_len=runner.max_model_len,
         block_size=runner.block_size,
-        num_blocks=runner.num_blocks,
+        layer_groups=runner.layer_groups,
+        enable_prefix_caching=args.enable_prefix_caching,
     )
     return EngineCore(Scheduler(config), runner)

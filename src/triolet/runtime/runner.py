@@ -20,7 +20,7 @@ from triolet.errors import UsageError
 from triolet.models.checkpoint import Checkpoint, open_checkpoint
 from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles
-from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
@@ -74,6 +74,7 @@ class ModelRunner:
         device: torch.device,
     ) -> None:
         self.num_blocks, _, self.block_size, _ = kv_cache[0][0].shape
+        self.layer_groups = (LayerGroup(num_blocks=self.num_blocks),)
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self._model: Model | None = model

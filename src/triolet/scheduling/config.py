@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from triolet.args import SchedulingPolicy, Speculation
 from triolet.errors import InvalidRequestError, PromptTooLongError
+from triolet.plan import MAX_PLANS_IN_FLIGHT, LayerGroup, num_blocks_needed
 from triolet.request import Request
 
 __all__ = ["MAX_PLANS_IN_FLIGHT", "SchedulerConfig"]
-
-MAX_PLANS_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +26,21 @@ class SchedulerConfig:
     max_num_queued_requests: int
     max_model_len: int
     block_size: int
-    num_blocks: int
+    layer_groups: tuple[LayerGroup, ...]
+    enable_prefix_caching: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: int = 4
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """How many blocks hold the keys and values of ``num_tokens`` positions."""
-        return -(-num_tokens // self.block_size)
+    def num_blocks_for(self, num_tokens: int, group: LayerGroup) -> int:
+        """How many blocks of a layer group a sequence of ``num_tokens`` owns at most at any time."""
+        return num_blocks_needed(
+            num_tokens,
+            block_size=self.block_size,
+            window=group.window,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+        )
 
     def max_length_of(self, request: Request) -> int:
         """The most tokens, prompt and output, that the request can come to.
@@ -57,11 +62,13 @@ class SchedulerConfig:
                 param="prompt",
             )
         max_length = min(num_prompt_tokens + request.max_tokens, self.max_model_len)
-        num_blocks = self.num_blocks_for(max_length - 1)  # the last token is never computed
-        if num_blocks > self.num_blocks:
-            raise PromptTooLongError(
-                f"prompt: {num_prompt_tokens} tokens and max_tokens {request.max_tokens} need {num_blocks} "
-                f"KV blocks, there are {self.num_blocks}; shorten the prompt or lower max_tokens",
-                param="prompt",
-            )
+        for group in self.layer_groups:
+            num_blocks = self.num_blocks_for(max_length - 1, group)  # the last token is never computed
+            if num_blocks > group.num_blocks:
+                raise PromptTooLongError(
+                    f"prompt: {num_prompt_tokens} tokens and max_tokens {request.max_tokens} need "
+                    f"{num_blocks} KV blocks, there are {group.num_blocks}; shorten the prompt or lower "
+                    "max_tokens",
+                    param="prompt",
+                )
         return max_length

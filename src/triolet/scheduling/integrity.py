@@ -29,7 +29,7 @@ def check_sequences(
     for sequence in waiting:
         assert sequence.status is SequenceStatus.WAITING
         assert sequence.slot is None
-        assert not sequence.block_ids
+        assert not sequence.blocks.tables
         assert sequence.num_scheduled_tokens == 0
     for sequence in leaving:
         assert sequence.status in (SequenceStatus.PREEMPTED, SequenceStatus.FINISHED)
@@ -45,8 +45,8 @@ def check_sequences(
 def _check_holder(sequence: Sequence, num_rows_in_flight: int, block_size: int) -> None:
     assert sequence.num_rows_in_flight == num_rows_in_flight
     assert 0 <= sequence.num_samples_in_flight <= num_rows_in_flight
-    assert len(sequence.block_ids) == len(set(sequence.block_ids))
-    assert sequence.num_scheduled_tokens <= len(sequence.block_ids) * block_size
+    for table in sequence.blocks.tables:
+        assert sequence.num_scheduled_tokens <= len(table) * block_size
     assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens
     assert sequence.num_scheduled_tokens <= len(sequence.token_ids) + sequence.num_samples_in_flight
     assert len(sequence.token_ids) + sequence.num_samples_in_flight <= sequence.max_length

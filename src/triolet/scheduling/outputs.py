@@ -59,6 +59,7 @@ def take_in(sequence: Sequence, result: RowResult) -> TokenOutput | None:
         prompt_logprobs=result.prompt_logprobs,
         finish_reason=finish_reason,
         stop_token_id=token_ids[-1] if finish_reason is FinishReason.STOP else None,
+        num_cached_tokens=sequence.num_cached_tokens or 0,
     )
 
 

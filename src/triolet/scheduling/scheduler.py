@@ -2,9 +2,10 @@
 
 **Order.** Under one token budget: first the running sequences that need one token (decodes), then those
 with more of their prompt to compute, in chunks, then waiting requests, first come first served, while
-slots, blocks and budget last. A sequence is given the blocks of all its known tokens when it is admitted,
-so that only decodes ever grow, one block at a time. One is admitted only if every running sequence could
-still take another block afterwards, so that it is not thrown out again at once.
+slots, blocks and budget last. A sequence is promised the blocks of all its known tokens when it is admitted,
+so that only decodes ever ask for more, one block at a time. One is admitted only if every running sequence
+could still take another block afterwards, so that it is not thrown out again at once. One that is held back,
+because what it needs next is being computed, is overtaken, but not for the slot that it will take.
 
 **Preemption.** A decode that finds no free block throws out the sequence admitted last (perhaps itself),
 which goes back to the front of the queue with its tokens and later computes all of them anew. The oldest
@@ -25,14 +26,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 
 from triolet.errors import OverloadedError
 from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import Request, TokenOutput
-from triolet.scheduling.block_pool import BlockPool
 from triolet.scheduling.config import MAX_PLANS_IN_FLIGHT, SchedulerConfig
 from triolet.scheduling.integrity import check_sequences
+from triolet.scheduling.kv_cache_manager import Admission, KVCacheManager
 from triolet.scheduling.outputs import split_result, take_in
 from triolet.scheduling.sequence import Sequence, SequenceStatus
 from triolet.statistics import SchedulerStatistics
@@ -48,10 +49,12 @@ class _Draft:
     rows: list[PlanRow] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
 
-    def add(self, sequence: Sequence, new_block_ids: list[int]) -> None:
-        num_tokens = min(sequence.num_pending_tokens, self.budget)
+    def num_tokens_for(self, sequence: Sequence) -> int:
+        return min(sequence.num_pending_tokens, self.budget)
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
         self.budget -= num_tokens
-        self.rows.append(sequence.schedule(num_tokens, new_block_ids))
+        self.rows.append(sequence.schedule(num_tokens))
         self.sequences.append(sequence)
 
 
@@ -64,7 +67,12 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self._pool = BlockPool(config.num_blocks)
+        self._kv_cache = KVCacheManager(
+            config.layer_groups,
+            block_size=config.block_size,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
         self._free_slots = list(reversed(range(config.max_num_seqs)))
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
         self._running: dict[int, Sequence] = {}  # in order of admission
@@ -94,9 +102,11 @@ class Scheduler:
         return SchedulerStatistics(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
-            num_blocks=self._pool.num_blocks,
-            num_free_blocks=self._pool.num_free,
+            num_blocks=self._kv_cache.num_blocks,
+            num_free_blocks=self._kv_cache.num_free_blocks,
             num_preemptions=self._num_preemptions,
+            num_prefix_queries=self._kv_cache.num_queries,
+            num_prefix_hits=self._kv_cache.num_hits,
         )
 
     def add(self, request: Request) -> None:
@@ -126,6 +136,20 @@ class Scheduler:
         self._give_back(sequence)
         return True
 
+    def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
+        """Forget all cached prefixes, so that nothing computed so far is used by a later request.
+
+        False, and nothing done, while any request holds blocks; with ``preempt_running`` those that run are
+        thrown out first, to be computed anew.
+        """
+        if preempt_running:
+            while self._running:
+                self._preempt_last()
+        elif self._running or self._leaving:
+            return False
+        self._kv_cache.reset_prefix_cache()
+        return True
+
     def schedule(self) -> StepPlan | None:
         """The next plan, or None when nothing can run before something is added or committed."""
         assert len(self._in_flight) < MAX_PLANS_IN_FLIGHT
@@ -151,6 +175,7 @@ class Scheduler:
         for row, sequence, row_result in zip(plan.rows, sequences, split_result(plan, result), strict=True):
             sequence.commit(row)
             if sequence.status is not SequenceStatus.FINISHED:
+                self._commit_blocks(sequence, has_failed=row_result.error is not None)
                 output = take_in(sequence, row_result)
                 if output is not None:
                     outputs.append(output)
@@ -160,15 +185,21 @@ class Scheduler:
                 self._give_back(sequence)
         return outputs
 
+    def _commit_blocks(self, sequence: Sequence, *, has_failed: bool) -> None:
+        if has_failed:
+            self._kv_cache.distrust(sequence.blocks)
+        else:
+            self._kv_cache.commit(sequence.blocks, sequence.token_ids, sequence.num_computed_tokens)
+
     def _schedule_running(self, draft: _Draft) -> None:
         for sequence in self._in_scheduling_order():
             if draft.budget == 0:
                 return
             if sequence.status is not SequenceStatus.RUNNING:
                 continue  # thrown out by one before it
-            new_block_ids = self._grow(sequence)
-            if new_block_ids is not None:
-                draft.add(sequence, new_block_ids)
+            num_tokens = draft.num_tokens_for(sequence)
+            if self._grow(sequence, num_tokens):
+                draft.add(sequence, num_tokens)
 
     def _in_scheduling_order(self) -> Iterator[Sequence]:
         decodes, prefills = [], []
@@ -180,18 +211,16 @@ class Scheduler:
                 prefills.append(sequence)
         return chain(decodes, prefills)
 
-    def _grow(self, sequence: Sequence) -> list[int] | None:
-        """The blocks that the sequence's next positions need beyond its own; None if there are none left.
+    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Own the blocks of the sequence's next positions; False if there are not enough.
 
         A sequence thrown out here has no row in the draft yet: it was admitted after this one, and only
         decodes, which come first and in order of admission, ever get here without a block.
         """
-        if sequence.num_scheduled_tokens < len(sequence.block_ids) * self.config.block_size:
-            return []
-        while self._pool.num_free == 0:
+        while not self._kv_cache.grow(sequence.blocks, sequence.num_scheduled_tokens + num_tokens):
             if self._leaving or self._preempt_last() is sequence:
-                return None
-        return self._pool.allocate(1)
+                return False
+        return True
 
     def _preempt_last(self) -> Sequence:
         sequence = next(reversed(self._running.values()))
@@ -201,16 +230,27 @@ class Scheduler:
         return sequence
 
     def _admit_waiting(self, draft: _Draft) -> None:
-        while self._waiting and self._free_slots and draft.budget:
-            request_id, sequence = next(iter(self._waiting.items()))
-            num_blocks = self.config.num_blocks_for(len(sequence.token_ids))
-            if num_blocks + len(self._running) > self._pool.num_free:
+        for sequence in list(islice(self._waiting.values(), len(self._free_slots))):
+            if not draft.budget:
                 return
-            del self._waiting[request_id]
-            self._running[request_id] = sequence
-            sequence.status = SequenceStatus.RUNNING
-            sequence.slot = self._free_slots.pop()
-            draft.add(sequence, self._pool.allocate(num_blocks))
+            admission = self._kv_cache.admit(sequence.blocks, sequence.token_ids, len(self._running))
+            if admission is Admission.NO_ROOM:
+                return
+            if admission is Admission.ADMITTED:
+                self._start(sequence)
+                num_tokens = draft.num_tokens_for(sequence)
+                has_grown = self._grow(sequence, num_tokens)
+                assert has_grown, "a newcomer's blocks are promised"
+                draft.add(sequence, num_tokens)
+
+    def _start(self, sequence: Sequence) -> None:
+        request_id = sequence.request.request_id
+        del self._waiting[request_id]
+        self._running[request_id] = sequence
+        if sequence.num_cached_tokens is None:
+            self._kv_cache.count_lookup(sequence.blocks, len(sequence.token_ids))
+        num_cached_tokens = sequence.blocks.num_cached_blocks * self.config.block_size
+        sequence.admit(self._free_slots.pop(), num_cached_tokens)
 
     def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
         self._running.pop(sequence.request.request_id, None)
@@ -224,7 +264,7 @@ class Scheduler:
         assert sequence.slot is not None
         request_id = sequence.request.request_id
         del self._leaving[request_id]
-        self._pool.release(sequence.block_ids)
+        self._kv_cache.release(sequence.blocks)
         self._free_slots.append(sequence.slot)
         is_preempted = sequence.status is SequenceStatus.PREEMPTED
         sequence.reset(SequenceStatus.WAITING if is_preempted else SequenceStatus.FINISHED)
@@ -235,10 +275,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert that the books agree with each other; cost grows with the number of blocks."""
         holders = [*self._running.values(), *self._leaving.values()]
-        self._pool.check_integrity()
-        owners = Counter(block_id for sequence in holders for block_id in sequence.block_ids)
-        for block_id in range(self.config.num_blocks):
-            assert self._pool.reference_count(block_id) == owners[block_id], f"owners of block {block_id}"
+        self._kv_cache.check_integrity([sequence.blocks for sequence in holders])
         slots = [*self._free_slots, *(sequence.slot for sequence in holders)]
         assert Counter(slots) == Counter(range(self.config.max_num_seqs)), "each slot is in one place"
         for plan, _ in self._in_flight:

@@ -9,11 +9,11 @@ This module knows nothing of the other sequences or of the block pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
 from enum import Enum, auto
 
 from triolet.plan import PlanRow
 from triolet.request import Request
+from triolet.scheduling.kv_cache_manager import SequenceBlocks
 
 __all__ = ["Sequence", "SequenceStatus"]
 
@@ -35,12 +35,14 @@ class Sequence:
     """The state of ``request``, whose prompt and output have at most ``max_length`` tokens together.
 
     ``token_ids``: the prompt and the output known so far; never shortened, not even by preemption.
-    ``block_ids``: the block table; position p is kept in block ``block_ids[p // block_size]``.
+    ``blocks``: what it has in the KV cache.
+    ``num_cached_tokens``: positions found in the prefix cache at the first admission; None before that.
     """
 
     __slots__ = (
-        "block_ids",
+        "blocks",
         "max_length",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_rows_in_flight",
         "num_samples_in_flight",
@@ -57,7 +59,10 @@ class Sequence:
         self.token_ids = list(request.prompt_token_ids)
         self.status = SequenceStatus.WAITING
         self.slot: int | None = None
-        self.block_ids: list[int] = []
+        self.blocks = SequenceBlocks(
+            cache_salt=request.options.cache_salt, is_looked_up=request.num_prompt_logprobs is None
+        )
+        self.num_cached_tokens: int | None = None
         self.num_computed_tokens = 0
         self.num_scheduled_tokens = 0
         self.num_rows_in_flight = 0
@@ -69,9 +74,18 @@ class Sequence:
         length = len(self.token_ids) + self.num_samples_in_flight
         return length - self.num_scheduled_tokens if length < self.max_length else 0
 
-    def schedule(self, num_tokens: int, new_block_ids: Items[int]) -> PlanRow:
-        """Put the next ``num_tokens`` pending positions in flight, with blocks added to the table."""
+    def admit(self, slot: int, num_cached_tokens: int) -> None:
+        """Run in ``slot``; the first positions are computed already."""
+        self.status = SequenceStatus.RUNNING
+        self.slot = slot
+        self.num_computed_tokens = self.num_scheduled_tokens = num_cached_tokens
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = num_cached_tokens
+
+    def schedule(self, num_tokens: int) -> PlanRow:
+        """Put the next ``num_tokens`` pending positions, for which it has blocks, in flight."""
         assert self.slot is not None
+        first_new_block, new_block_ids = self.blocks.take_news()
         start, end = self.num_scheduled_tokens, self.num_scheduled_tokens + num_tokens
         length = len(self.token_ids) + self.num_samples_in_flight
         row = PlanRow(
@@ -80,12 +94,11 @@ class Sequence:
             start=start,
             num_tokens=num_tokens,
             token_ids=tuple(self.token_ids[start:end]),
-            first_new_block=len(self.block_ids),
-            new_block_ids=(tuple(new_block_ids),),
+            first_new_block=first_new_block,
+            new_block_ids=new_block_ids,
             is_sampled=end == length,
-            history=None if self.block_ids else tuple(self.token_ids),
+            history=None if first_new_block else tuple(self.token_ids),
         )
-        self.block_ids += new_block_ids
         self.num_scheduled_tokens = end
         self.num_rows_in_flight += 1
         self.num_samples_in_flight += row.is_sampled
@@ -99,10 +112,9 @@ class Sequence:
         self.num_samples_in_flight -= row.is_sampled
 
     def reset(self, status: SequenceStatus) -> None:
-        """Hold nothing and have nothing computed; the tokens stay."""
+        """Hold no slot and have nothing computed; the tokens stay."""
         assert self.num_rows_in_flight == 0
         self.status = status
         self.slot = None
-        self.block_ids = []
         self.num_computed_tokens = 0
         self.num_scheduled_tokens = 0

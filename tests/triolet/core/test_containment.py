@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from triolet.args import EngineArgs
 from triolet.core.containment import describe_failure, execute_contained
 from triolet.core.engine_core import EngineCore, build_core
-from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenLogprobs
 
 STAGES = ("build", "forward", "sample", "mask", "commit")
@@ -47,7 +47,7 @@ class PagedRunner:
     when the rows before it have been through the stage.
     """
 
-    num_blocks: int = 64
+    layer_groups: tuple[LayerGroup, ...] = (LayerGroup(num_blocks=64),)
     block_size: int = 8
     max_model_len: int = 128
     vocab_size: int = MODULUS

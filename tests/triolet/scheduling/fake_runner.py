@@ -7,33 +7,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from triolet.plan import PlanRow, StepPlan, StepResult
+from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
 
 VOCAB_SIZE = 11
 
 
-def make_config(**changes: Any) -> SchedulerConfig:
+def make_config(
+    *, num_blocks: int = 64, windows: Sequence[int | None] = (None,), **changes: Any
+) -> SchedulerConfig:
+    """``num_blocks`` for each group of layers, whose windows are ``windows``."""
     defaults: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_num_queued_requests": 100,
         "max_model_len": 64,
         "block_size": 4,
-        "num_blocks": 64,
+        "layer_groups": tuple(LayerGroup(num_blocks=num_blocks, window=window) for window in windows),
     }
     return SchedulerConfig(**{**defaults, **changes})
 
 
-def make_request(request_id: int, num_prompt_tokens: int, max_tokens: int, *stops: int) -> Request:
-    prompt = tuple((request_id * 7 + index) % VOCAB_SIZE for index in range(num_prompt_tokens))
+def make_request(
+    request_id: int,
+    num_prompt_tokens: int,
+    max_tokens: int,
+    *stops: int,
+    family: int | None = None,
+    **more: Any,
+) -> Request:
+    """Prompts of the same family, each request's own if not given, start with the same tokens."""
+    first = (request_id if family is None else family) * 7
+    prompt = tuple((first + index) % VOCAB_SIZE for index in range(num_prompt_tokens))
     return Request(
         request_id=request_id,
         prompt_token_ids=prompt,
         max_tokens=max_tokens,
         seed=request_id * 31,
         stop_token_ids=frozenset(stops),
+        **more,
     )
 
 
@@ -62,69 +75,104 @@ def expected_output(request: Request, max_model_len: int) -> tuple[list[int], Fi
 
 @dataclass
 class Slot:
-    """What a runner remembers of a slot."""
+    """What a runner remembers of a slot: the sequence's tokens so far, and what is computed of them.
+
+    ``contents``: what the cache is to hold for each position: it depends on all tokens up to there.
+    """
 
     request_id: int
-    block_table: list[int] = field(default_factory=list)
-    num_computed: int = 0
+    tables: list[list[int]]
+    token_ids: list[int] = field(default_factory=list)
+    contents: list[int] = field(default_factory=list)
     last_token: int | None = None
+    is_broken: bool = False
+
+    def append(self, token_id: int) -> None:
+        before = self.contents[-1] if self.contents else 0
+        self.token_ids.append(token_id)
+        self.contents.append(hash((before, token_id)))
 
 
 class FakeRunner:
     """Runs plans from nothing but what is in them.
 
-    Its KV cache holds, for each place of each block, the request, position and token written there last. A
-    token is sampled from the context read back through the block table, so a block that is shared, taken
-    away or filled in the wrong order shows at once. Plans run when their result is asked for, but what they
-    use is checked against the plans in flight when they are submitted.
+    Its KV cache holds, for each place of each block of each group, what was written there last. Each row
+    checks that all it sees is what its own tokens up to there make: so a block that is shared wrongly, taken
+    away, filled in the wrong order or given back while still seen shows at once. What a broken row writes is
+    wrong. Plans run when their result is asked for, but what they use is checked against the plans in flight
+    when they are submitted.
     """
 
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.block_size = config.block_size
+        self.windows = [group.window for group in config.layer_groups]
+        self.num_blocks = [group.num_blocks for group in config.layer_groups]
         self.slots: dict[int, Slot] = {}
-        self.cache: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self.in_flight: deque[tuple[StepPlan, dict[int, int]]] = deque()
-        self.tables: dict[int, list[int]] = {}
+        self.cache: dict[tuple[int, int, int], int] = {}
+        self.in_flight: deque[StepPlan] = deque()
+        self.tables: dict[int, list[list[int]]] = {}
         self.num_computed = 0
 
     def submit(self, plan: StepPlan) -> None:
-        slots_in_use = {row.slot: row.request.request_id for flown, _ in self.in_flight for row in flown.rows}
-        blocks_in_use = {block for _, owners in self.in_flight for block in owners}
-        owners: dict[int, int] = {}
+        assert len({row.slot for row in plan.rows}) == len(plan.rows)
+        slots_in_use = {row.slot: row.request.request_id for flown in self.in_flight for row in flown.rows}
         for row in plan.rows:
             request_id = row.request.request_id
             assert slots_in_use.get(row.slot, request_id) == request_id, "the slot is in flight for another"
-            assert not blocks_in_use.intersection(*row.new_block_ids), "a new block is in flight"
-            if row.start == 0:
-                assert row.first_new_block == 0
-                self.tables[row.slot] = []
-            assert row.first_new_block == len(self.tables[row.slot])
-            (new_block_ids,) = row.new_block_ids
-            self.tables[row.slot] += new_block_ids
-            for block_id in self.tables[row.slot]:
-                assert owners.setdefault(block_id, request_id) == request_id, "two rows share a block"
-        assert len({row.slot for row in plan.rows}) == len(plan.rows)
-        self.in_flight.append((plan, owners))
+            self._add_blocks(row, self.tables)
+        others = [row for flown in self.in_flight for row in flown.rows] + list(plan.rows)
+        for row in plan.rows:
+            written = self._blocks(row, row.start)
+            for other in others:
+                if other.request.request_id != row.request.request_id:
+                    assert not written & self._seen(other), "a block is written that another row sees"
+        self.in_flight.append(plan)
+
+    def _add_blocks(self, row: PlanRow, tables: dict[int, list[list[int]]]) -> None:
+        assert len(row.new_block_ids) == len(self.windows)
+        if row.history is not None:
+            assert row.first_new_block == 0
+            assert row.history[row.start : row.start + row.num_tokens] == row.token_ids
+            tables[row.slot] = [[] for _ in self.windows]
+        for table, new_block_ids, num_blocks in zip(
+            tables[row.slot], row.new_block_ids, self.num_blocks, strict=True
+        ):
+            assert row.first_new_block == len(table)
+            assert all(0 <= block_id < num_blocks for block_id in new_block_ids)
+            table += new_block_ids
+            assert len(table) == -(-(row.start + row.num_tokens) // self.block_size)
+
+    def _seen(self, row: PlanRow) -> set[tuple[int, int]]:
+        return self._blocks(row, 0)
+
+    def _blocks(self, row: PlanRow, first: int) -> set[tuple[int, int]]:
+        """(group, block) of the positions from ``first`` to the row's end that the row sees."""
+        end = row.start + row.num_tokens
+        return {
+            (group, self.tables[row.slot][group][position // self.block_size])
+            for group, window in enumerate(self.windows)
+            for position in range(max(first, self._first_seen(row.start, window)), end)
+        }
+
+    def _first_seen(self, position: int, window: int | None) -> int:
+        return 0 if window is None else max(0, position - window + 1)
 
     def execute(self, errors: dict[int, str] | None = None) -> tuple[StepPlan, StepResult]:
-        plan, _ = self.in_flight.popleft()
-        token_ids = [token for row in plan.rows if (token := self._run(row)) is not None]
+        plan = self.in_flight.popleft()
+        errors = errors or {}
+        sampled = [self._run(row, is_broken=index in errors) for index, row in enumerate(plan.rows)]
+        token_ids = [token_id for token_id in sampled if token_id is not None]
         return plan, StepResult(
             step_id=plan.step_id,
             token_ids=tuple((token_id,) for token_id in token_ids),
             logprobs=(None,) * len(token_ids),
-            errors=errors or {},
+            errors=errors,
         )
 
-    def _run(self, row: PlanRow) -> int | None:
-        request_id = row.request.request_id
-        if row.start == 0:
-            self.slots[row.slot] = Slot(request_id)
-        slot = self.slots[row.slot]
-        assert slot.request_id == request_id, "the slot was given away"
-        assert slot.num_computed == row.start, "positions are computed once each, in order"
-        (new_block_ids,) = row.new_block_ids
-        slot.block_table += new_block_ids
+    def _run(self, row: PlanRow, *, is_broken: bool) -> int | None:
+        slot = self._slot_of(row)
+        slot.is_broken |= is_broken
+        assert len(slot.token_ids) == row.start, "positions are computed once each, in order"
         if row.token_ids:
             assert len(row.token_ids) == row.num_tokens
             token_ids = row.token_ids
@@ -133,22 +181,37 @@ class FakeRunner:
             assert slot.last_token is not None, "nothing was sampled in the slot yet"
             token_ids = (slot.last_token,)
         for position, token_id in enumerate(token_ids, row.start):
-            self.cache[self._place(slot, position)] = (request_id, position, token_id)
-        slot.num_computed += row.num_tokens
+            slot.append(token_id)
+            for group in range(len(self.windows)):
+                place = self._place(slot, group, position)
+                self.cache[place] = -1 if slot.is_broken else slot.contents[position]
+        self._check_seen(slot, row.start)
         self.num_computed += row.num_tokens
         if not row.is_sampled:
             return None
-        slot.last_token = sample(row.request, self._context(slot))
+        slot.last_token = sample(row.request, slot.token_ids)
         return slot.last_token
 
-    def _place(self, slot: Slot, position: int) -> tuple[int, int]:
-        return slot.block_table[position // self.block_size], position % self.block_size
+    def _slot_of(self, row: PlanRow) -> Slot:
+        if row.history is not None:
+            slot = self.slots[row.slot] = Slot(row.request.request_id, [])
+            for token_id in row.history[: row.start]:
+                slot.append(token_id)
+        slot = self.slots[row.slot]
+        assert slot.request_id == row.request.request_id, "the slot was given away"
+        tables = {row.slot: slot.tables}
+        self._add_blocks(row, tables)
+        slot.tables = tables[row.slot]
+        return slot
 
-    def _context(self, slot: Slot) -> list[int]:
-        entries = [self.cache[self._place(slot, position)] for position in range(slot.num_computed)]
-        for position, entry in enumerate(entries):
-            assert entry[:2] == (slot.request_id, position), "another sequence wrote here"
-        return [token_id for _, _, token_id in entries]
+    def _place(self, slot: Slot, group: int, position: int) -> tuple[int, int, int]:
+        return group, slot.tables[group][position // self.block_size], position % self.block_size
+
+    def _check_seen(self, slot: Slot, start: int) -> None:
+        for group, window in enumerate(self.windows):
+            for position in range(self._first_seen(start, window), len(slot.token_ids)):
+                content = self.cache[self._place(slot, group, position)]
+                assert slot.is_broken or content == slot.contents[position], "not what its tokens make"
 
 
 @dataclass
@@ -168,7 +231,7 @@ class Harness:
         self.config = config
         self.depth = depth
         self.scheduler = Scheduler(config)
-        self.runner = FakeRunner(config.block_size)
+        self.runner = FakeRunner(config)
         self.outcomes: dict[int, Outcome] = {}
 
     def add(self, request: Request) -> None:

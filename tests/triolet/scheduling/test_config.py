@@ -8,7 +8,16 @@ from triolet.errors import InvalidRequestError, PromptTooLongError
 
 @pytest.mark.parametrize(("num_tokens", "num_blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
 def test_blocks_are_counted_up(num_tokens: int, num_blocks: int) -> None:
-    assert make_config(block_size=4).num_blocks_for(num_tokens) == num_blocks
+    config = make_config(block_size=4)
+    assert config.num_blocks_for(num_tokens, config.layer_groups[0]) == num_blocks
+
+
+def test_a_window_group_needs_no_more_than_the_window_and_what_is_in_flight() -> None:
+    config = make_config(
+        block_size=4, windows=(5,), num_blocks=5, max_num_batched_tokens=4, max_model_len=999
+    )
+    assert config.num_blocks_for(100, config.layer_groups[0]) == 4, "12 positions touch 4 blocks at most"
+    assert config.max_length_of(make_request(0, 900, 9)) == 909
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,14 @@ from triolet.scheduling.sequence import Sequence, SequenceStatus
 
 def running() -> Sequence:
     sequence = Sequence(make_request(0, 4, 4), 8)
-    sequence.status, sequence.slot = SequenceStatus.RUNNING, 0
+    sequence.admit(0, 0)
     return sequence
+
+
+def schedule(sequence: Sequence, num_blocks: int) -> None:
+    """Put 4 positions in flight, with so many blocks."""
+    sequence.blocks.tables = ([0] * num_blocks,)
+    sequence.schedule(4)
 
 
 def check(sequence: Sequence, num_rows_in_flight: int = 0) -> None:
@@ -23,20 +29,20 @@ def check(sequence: Sequence, num_rows_in_flight: int = 0) -> None:
 def test_a_sequence_at_work_is_in_order() -> None:
     sequence = running()
     check(sequence)
-    sequence.schedule(4, [0])
+    schedule(sequence, 1)
     check(sequence, 1)
 
 
 def test_a_row_nobody_has_in_flight_is_noticed() -> None:
     sequence = running()
-    sequence.schedule(4, [0])
+    schedule(sequence, 1)
     with pytest.raises(AssertionError):
         check(sequence)
 
 
 def test_positions_without_a_block_are_noticed() -> None:
     sequence = running()
-    sequence.schedule(4, [])
+    schedule(sequence, 0)
     with pytest.raises(AssertionError):
         check(sequence, 1)
 

@@ -4,7 +4,7 @@ import pytest
 from tests.triolet.scheduling.fake_runner import Harness, expected_output, make_config, make_request, shape
 
 from triolet.errors import InvalidRequestError, OverloadedError, PromptTooLongError
-from triolet.plan import StepResult
+from triolet.plan import PlanRow, StepResult
 from triolet.request import FinishReason, TokenLogprobs
 from triolet.scheduling.scheduler import Scheduler
 
@@ -98,16 +98,18 @@ def test_a_long_prompt_is_computed_in_chunks() -> None:
     assert [plan.rows[0].is_sampled for plan in plans if plan] == [False, False, True, True]
 
 
-def test_all_blocks_of_a_prompt_come_with_its_first_chunk() -> None:
-    harness = Harness(make_config(max_num_batched_tokens=8))
+def test_blocks_come_with_the_chunk_that_fills_them_and_are_promised_before() -> None:
+    harness = Harness(make_config(max_num_batched_tokens=8, num_blocks=6, max_model_len=24))
     harness.add(make_request(0, 20, 2))
-    first = harness.schedule()
-    harness.commit()
-    second = harness.schedule()
-    assert first is not None
-    assert second is not None
-    assert (first.rows[0].first_new_block, len(first.rows[0].new_block_ids[0])) == (0, 5)
-    assert (second.rows[0].first_new_block, second.rows[0].new_block_ids) == (5, ((),))
+    harness.add(make_request(1, 8, 2))
+    rows: list[PlanRow] = []
+    for _ in range(3):
+        plan = harness.schedule()
+        assert plan is not None
+        rows += plan.rows
+        harness.commit()
+    assert [(row.first_new_block, len(row.new_block_ids[0])) for row in rows] == [(0, 2), (2, 2), (4, 1)]
+    harness.run()
 
 
 def test_decodes_come_before_chunks_and_chunks_before_newcomers() -> None:

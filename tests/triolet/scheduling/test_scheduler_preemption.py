@@ -4,9 +4,9 @@ import pytest
 from tests.triolet.scheduling.fake_runner import Harness, make_config, make_request, shape
 
 
-def crowded(depth: int = 1, **changes: int) -> Harness:
+def crowded(depth: int = 1, *, num_blocks: int = 8) -> Harness:
     """Three requests that all fit at first, in a pool that has room for two of them in the end."""
-    harness = Harness(make_config(**{"num_blocks": 8, "max_model_len": 32, **changes}), depth)
+    harness = Harness(make_config(max_model_len=32, num_blocks=num_blocks), depth)
     for request_id in range(3):
         harness.add(make_request(request_id, 4, 10))
     return harness
