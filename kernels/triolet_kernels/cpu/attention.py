@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionKernels"]
 
-_MAX_HEAD_DIM = 256
+_MAX_HEAD_DIM = 1024
+_MAX_VECTORS_HEAD_DIM = 256
 
 
 class AttentionKernels:
@@ -29,18 +30,20 @@ class AttentionKernels:
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
         self._rotary = native.kernels("rotary_and_cache")
-        # A block or a head may be shorter than the widest vectors: such shapes take narrower ones.
+        # A block or a head may be shorter than the widest vectors: such shapes take narrower ones, or none.
         self._attention = {
             lanes: native.kernels("paged_attention", multiple_of=lanes) for lanes in INSTRUCTION_SETS.values()
         }
+        self._plain = native.kernels("plain_attention")
 
     def _attention_kernel(self, cache: Tensor) -> Kernel | None:
         """The kernel for a cache ``(blocks, G, B, D)``; None if the reference must do."""
         _, _, block_size, head_dim = cache.shape
-        lanes = math.gcd(block_size, head_dim, max(INSTRUCTION_SETS.values()))
-        if head_dim > _MAX_HEAD_DIM or lanes not in self._attention:
+        if head_dim > _MAX_HEAD_DIM or head_dim % 2:
             return None
-        return self._attention[lanes].get(cache.dtype)
+        lanes = math.gcd(block_size, head_dim, max(INSTRUCTION_SETS.values()))
+        kernels = self._attention.get(lanes, {}) if head_dim <= _MAX_VECTORS_HEAD_DIM else {}
+        return kernels.get(cache.dtype) or self._plain.get(cache.dtype)
 
     def rotary_and_cache(
         self,

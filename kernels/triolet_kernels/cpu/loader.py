@@ -38,6 +38,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "rotary_and_cache": [*[_POINTER] * 7, *[_INT] * 5, _POINTER, _POINTER, _FLOAT, *_TEAM],
     "linear": [*[_POINTER] * 4, *[_INT] * 5, *_TEAM],
     "dense_linear": [*[_POINTER] * 4, *[_INT] * 3, *_TEAM],
+    "plain_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
     "paged_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
 }
 

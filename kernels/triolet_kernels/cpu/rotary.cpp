@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxHeadDim = 1024;
 
 // head = rotation of (normalised) source; `angles` holds size / 2 cosines, then as many sines.
 template <class T>
@@ -61,7 +61,7 @@ struct Rotary {
 }  // namespace
 
 // qkv (num_tokens, (num_heads + 2 num_kv_heads) head_dim); cos_sin (positions, head_dim); norms (head_dim,) or null;
-// query (num_tokens, num_heads, head_dim) is written. head_dim is even and at most 256, block_size even.
+// query (num_tokens, num_heads, head_dim) is written. head_dim is even and at most 1024, block_size even.
 #define TRIOLET_ROTARY(name, T)                                                                                    \
     TRIOLET_EXPORT(name)                                                                                           \
     (const T* qkv, const int64_t* positions, const int64_t* cache_slots, const float* cos_sin, T* key_cache,       \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.kernels.batches import (
@@ -37,6 +39,7 @@ LENGTHS = [end for _, end in SPANS]
         (40, 1, 80, 16),
         (2, 1, 12, 128),
         (2, 2, 6, 8),
+        (4, 2, 270, 16),
     ],
 )
 def test_equals_the_reference(
@@ -69,6 +72,23 @@ def test_large_scores_and_one_dominant_key(ops: CpuOps, dtype: torch.dtype) -> N
     assert_close(actual, run_history(ReferenceOps(), problem, [(0, 150)], scale=20.0))
 
 
+SHAPES = [
+    Shape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16),
+    Shape(num_heads=9, num_kv_heads=3, head_dim=64, block_size=32),
+    Shape(num_heads=2, num_kv_heads=1, head_dim=256, block_size=64),
+    Shape(num_heads=3, num_kv_heads=1, head_dim=18, block_size=32),
+    Shape(num_heads=4, num_kv_heads=2, head_dim=22, block_size=8),
+    Shape(num_heads=2, num_kv_heads=1, head_dim=12, block_size=128),
+]
+"""Ordinary ones, and those of tiny models, which vectors do not divide."""
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape.num_heads}x{shape.head_dim}b{shape.block_size}")
+def any_shape(request: pytest.FixtureRequest) -> Shape:
+    shape: Shape = request.param
+    return shape
+
+
 def run_in_chunks(ops: CpuOps, shape: Shape, length: int, chunk: int, window: int | None) -> Tensor:
     problem, tables = make_problem(shape, [length]), make_tables([length], shape.block_size)
     caches = make_caches(shape, tables)
@@ -80,8 +100,10 @@ def run_in_chunks(ops: CpuOps, shape: Shape, length: int, chunk: int, window: in
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 50])
-def test_bits_do_not_depend_on_chunks(ops: CpuOps, dtype: torch.dtype, window: int | None) -> None:
-    shape = Shape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16, dtype=dtype)
+def test_bits_do_not_depend_on_chunks(
+    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None
+) -> None:
+    shape = replace(any_shape, dtype=dtype)
     whole = run_in_chunks(ops, shape, 200, 200, window)
     for chunk in (1, 2, 7, 64, 131):
         assert torch.equal(run_in_chunks(ops, shape, 200, chunk, window), whole)
@@ -89,8 +111,10 @@ def test_bits_do_not_depend_on_chunks(ops: CpuOps, dtype: torch.dtype, window: i
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [None, 50])
-def test_bits_do_not_depend_on_company(ops: CpuOps, dtype: torch.dtype, window: int | None) -> None:
-    shape = Shape(num_heads=6, num_kv_heads=2, head_dim=32, block_size=16, dtype=dtype)
+def test_bits_do_not_depend_on_company_or_blocks(
+    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None
+) -> None:
+    shape = replace(any_shape, dtype=dtype)
     problem = make_problem(shape, LENGTHS)
     together = run_history(ops, problem, SPANS, window=window)
     start = 0

@@ -40,7 +40,14 @@ def test_add_rms_norm_equals_the_reference(ops: CpuOps, dtype: torch.dtype, shap
     assert torch.equal(residual, total)
 
 
-def test_bits_do_not_depend_on_company(ops: CpuOps) -> None:
-    x, weight = torch.randn(300, 576).bfloat16(), torch.randn(576)
-    together = ops.rms_norm(x, weight, 1e-5)
-    assert torch.equal(together[123:124], ops.rms_norm(x[123:124].clone(), weight, 1e-5))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [576, 54, 5])
+def test_bits_do_not_depend_on_company(ops: CpuOps, dtype: torch.dtype, size: int) -> None:
+    x, residual, weight = torch.randn(300, size).to(dtype), torch.randn(300, size), torch.randn(size)
+    normed, total = ops.rms_norm(x, weight, 1e-5), residual.clone()
+    added = ops.add_rms_norm(x, total, weight, 1e-5)
+    for rows in (slice(123, 124), slice(0, 7), slice(290, 300)):
+        some = residual[rows].clone()
+        assert torch.equal(normed[rows], ops.rms_norm(x[rows].clone(), weight, 1e-5))
+        assert torch.equal(added[rows], ops.add_rms_norm(x[rows].clone(), some, weight, 1e-5))
+        assert torch.equal(total[rows], some)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.kernels.batches import Shape, make_batch, make_caches
@@ -31,19 +33,27 @@ def run(
     return query, *caches
 
 
+def make_inputs(
+    batch: AttentionBatch, head_dim: int, dtype: torch.dtype, has_norms: bool
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+    """Queries, keys and values of 10 heads, angles, and the norms of queries and keys."""
+    generator = torch.Generator().manual_seed(3)
+    qkv = torch.randn(len(batch.positions), 10 * head_dim, generator=generator).to(dtype)
+    angles = torch.rand(61, head_dim // 2, generator=generator) * 6
+    table = torch.cat([angles.cos(), angles.sin()], dim=1)
+    q_norm, k_norm = torch.rand(2, head_dim, generator=generator) + 0.5
+    return qkv, table, (q_norm, k_norm) if has_norms else None
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("has_norms", [False, True])
-@pytest.mark.parametrize("head_dim", [64, 16, 12, 6, 256])
+@pytest.mark.parametrize("head_dim", [64, 16, 12, 6, 256, 600])
 def test_queries_and_cache_equal_the_reference(
     ops: CpuOps, dtype: torch.dtype, has_norms: bool, head_dim: int
 ) -> None:
     shape = Shape(num_heads=6, num_kv_heads=2, head_dim=head_dim, block_size=16, dtype=dtype)
     batch = make_batch(SPANS, shape.block_size)
-    generator = torch.Generator().manual_seed(3)
-    qkv = torch.randn(len(batch.positions), 10 * head_dim, generator=generator).to(dtype)
-    angles = torch.rand(61, head_dim // 2, generator=generator) * 6
-    table = torch.cat([angles.cos(), angles.sin()], dim=1)
-    norms = tuple(torch.rand(2, head_dim, generator=generator) + 0.5) if has_norms else None
+    qkv, table, norms = make_inputs(batch, head_dim, dtype, has_norms)
 
     query, keys, values = run(ops, shape, batch, qkv, table, norms)
     expected = run(ReferenceOps(), shape, batch, qkv, table, norms)
@@ -54,3 +64,23 @@ def test_queries_and_cache_equal_the_reference(
         actual_heads, wanted_heads = actual.flatten(2).sort().values, wanted.flatten(2).sort().values
         assert torch.equal(actual_heads.isnan(), wanted_heads.isnan())
         assert_close(actual_heads.nan_to_num(), wanted_heads.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [64, 18, 6])
+def test_bits_do_not_depend_on_company(ops: CpuOps, dtype: torch.dtype, head_dim: int) -> None:
+    shape = Shape(num_heads=6, num_kv_heads=2, head_dim=head_dim, block_size=16, dtype=dtype)
+    batch = make_batch(SPANS, shape.block_size)
+    qkv, table, norms = make_inputs(batch, head_dim, dtype, has_norms=True)
+    query, *caches = run(ops, shape, batch, qkv, table, norms)
+    for index in (0, 7, len(qkv) - 1):
+        one = replace(
+            batch,
+            positions=batch.positions[index : index + 1],
+            cache_slots=batch.cache_slots[index : index + 1],
+        )
+        alone, *caches_alone = run(ops, shape, one, qkv[index : index + 1].clone(), table, norms)
+        assert torch.equal(alone, query[index : index + 1])
+        for actual, wanted in zip(caches_alone, caches, strict=True):
+            written = ~actual.isnan()
+            assert torch.equal(actual[written], wanted[written])
