@@ -22,6 +22,7 @@ UNTESTED_ALONE = {
     "src/triolet/models/gemma.py": "tests/triolet/models/test_parity.py",
     "src/triolet/models/registry.py": "tests/triolet/models/test_loader.py",
     "src/triolet/models/weights.py": "tests/triolet/models/test_loader.py",
+    "src/triolet/runtime/constraints.py": "tests/triolet/runtime/test_grammar_masks.py",
     "src/triolet/web/app.py": "tests/triolet/web/test_lifespan.py",
     "src/triolet/web/serving_engine.py": "tests/triolet/web/fake_engine.py",
     "src/triolet/web/settings.py": "tests/triolet/web/test_auth.py",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet.plan import PlanRow
+from triolet.runtime.logit_rows import prompt_rows, sampled_rows
 from triolet_kernels.ops import AttentionBatch
 
 __all__ = ["BatchBuilder", "StepBatch"]
@@ -28,7 +29,8 @@ UNKNOWN_TOKEN = (0,)
 class StepBatch:
     """The input of one forward pass over T tokens.
 
-    ``token_ids`` (T,) int64; ``logit_rows`` (R,) int64: the tokens after which one is sampled.
+    ``token_ids`` (T,) int64; ``logit_rows`` (R,) int64: the tokens after which one is sampled, then those
+    after which the log-probability of the prompt's next is wanted; see :mod:`triolet.runtime.logit_rows`.
     ``errors``: what is wrong with the input of a row, by its index in the plan; such a row is computed with
     a harmless token in the place of the bad one.
     """
@@ -70,11 +72,11 @@ class BatchBuilder:
         np.cumsum(counts, out=query_starts[1:])
         token_ids = self._input_tokens(rows, slots, query_starts)
         errors = self._replace_bad_tokens(token_ids, query_starts)
-        is_sampled = np.array([row.is_sampled for row in rows])
+        logit_rows = np.concatenate((sampled_rows(rows, query_starts), prompt_rows(rows, query_starts)))
         return StepBatch(
             token_ids=self._to_device(token_ids),
             attention=self._attention_batch(slots, starts, counts, query_starts),
-            logit_rows=self._to_device(query_starts[1:][is_sampled] - 1),
+            logit_rows=self._to_device(logit_rows),
             errors=errors,
         )
 

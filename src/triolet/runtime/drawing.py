@@ -19,12 +19,23 @@ on the rows beside it. This module knows nothing of requests, plans or torch.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triolet.runtime.candidates import top_candidates
 
-__all__ = ["draw", "draw_filtered", "token_weights"]
+__all__ = [
+    "DrawSettings",
+    "DrawnTokens",
+    "draw",
+    "draw_filtered",
+    "draw_rows",
+    "scale_logits",
+    "token_weights",
+]
 
 FIRST_PREFIX = 64
 PREFIX_GROWTH = 8
@@ -33,14 +44,63 @@ MIN_TEMPERATURE = float(np.finfo(np.float32).tiny)
 """Lower temperatures would be zero in float32, or nearly."""
 
 Row = NDArray[np.float32]
+"""A row of logits ``(V,)``."""
 
 
-def token_weights(logits: Row, highest: np.float32, temperature: float) -> Row:
-    """``exp((logit - highest) / temperature)``: probabilities up to a factor; that of ``highest`` is 1."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawSettings:
+    """How to draw from each of R rows; all arrays are ``(R,)``. ``temperatures`` 0 is greedy."""
+
+    temperatures: NDArray[np.float64]
+    uniforms: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """What was drawn from R rows of V logits.
+
+    ``highest``: a row's highest logit, NaN if it has a NaN. If that is not finite, nothing was drawn.
+    ``num_kept``: of how many of the most likely tokens the filters left the choice; V if there were none.
+    """
+
+    token_ids: NDArray[np.int64]
+    highest: NDArray[np.float32]
+    num_kept: NDArray[np.int64]
+
+
+def draw_rows(logits: NDArray[np.float32], settings: DrawSettings) -> DrawnTokens:
+    """Draw from each row of ``logits (R, V)`` as its settings say."""
+    # numpy's argmax is vectorised within a row, ten times as fast as torch's. Of a NaN it gives the place.
+    token_ids = logits.argmax(axis=-1)
+    highest = logits[np.arange(len(logits)), token_ids]
+    num_kept = np.full(len(logits), logits.shape[1])
+    for index in np.flatnonzero((settings.temperatures > 0) & np.isfinite(highest)):
+        row, temperature = logits[index], float(settings.temperatures[index])
+        uniform, filters = float(settings.uniforms[index]), _filters_of(settings, index)
+        if filters:
+            token_ids[index], num_kept[index] = draw_filtered(
+                row, highest[index], temperature, uniform, **filters
+            )
+        else:
+            token_ids[index] = draw(row, highest[index], temperature, uniform)
+    return DrawnTokens(token_ids, highest, num_kept)
+
+
+def scale_logits(logits: Row, highest: np.float32, temperature: float) -> Row:
+    """``(logit - highest) / temperature``: logarithms of probabilities up to a term; 0 is the highest."""
     with np.errstate(over="ignore"):
         scaled: Row = logits - highest
         if temperature != 1:
             scaled *= np.float32(1 / max(temperature, MIN_TEMPERATURE))
+    return scaled
+
+
+def token_weights(logits: Row, highest: np.float32, temperature: float) -> Row:
+    """``exp((logit - highest) / temperature)``: probabilities up to a factor; that of ``highest`` is 1."""
+    scaled = scale_logits(logits, highest, temperature)
     np.exp(scaled, out=scaled)
     return scaled
 
@@ -68,8 +128,11 @@ def draw_filtered(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
-) -> int:
-    """Draw from what the filters leave; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off."""
+) -> tuple[int, int]:
+    """Draw from what the filters leave; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off.
+
+    → the token, and how many tokens are left.
+    """
     most = min(top_k or len(logits), len(logits))
     length = top_k or FIRST_PREFIX
     total = None
@@ -87,7 +150,17 @@ def draw_filtered(
             break
         length *= PREFIX_GROWTH
     running = running[: max(1, min(by_top_p, by_min_p))]
-    return int(token_ids[_passed_at(running, uniform * running[-1])])
+    return int(token_ids[_passed_at(running, uniform * running[-1])]), len(running)
+
+
+def _filters_of(settings: DrawSettings, index: np.int64) -> dict[str, Any]:
+    """The filters of one row that do something, by name."""
+    filters = {
+        "top_k": (int(settings.top_k[index]), 0),
+        "top_p": (float(settings.top_p[index]), 1.0),
+        "min_p": (float(settings.min_p[index]), 0.0),
+    }
+    return {name: value for name, (value, off) in filters.items() if value != off}
 
 
 def _passed_at(running: NDArray[np.float64], target: np.float64) -> int:

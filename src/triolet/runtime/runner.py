@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder
+from triolet.runtime.constraints import Constraints
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
 from triolet.runtime.kv_cache import (
     KVCacheConfig,
@@ -32,7 +34,8 @@ from triolet.runtime.kv_cache import (
     choose_num_blocks,
 )
 from triolet.runtime.memory import available_memory
-from triolet.runtime.sampler import sample
+from triolet.runtime.prompt_logprobs import prompt_logprobs
+from triolet.runtime.sampler import Sampler
 from triolet_kernels.ops import AttentionBatch, select_ops
 
 __all__ = ["Model", "ModelRunner"]
@@ -72,7 +75,9 @@ class ModelRunner:
         max_model_len: int,
         max_num_seqs: int,
         device: torch.device,
+        sampler: Sampler | None = None,
     ) -> None:
+        """``sampler`` None is one for ``vocab_size`` with everything as usual."""
         self.num_blocks, _, self.block_size, _ = kv_cache[0][0].shape
         self.layer_groups = (LayerGroup(num_blocks=self.num_blocks),)
         self.vocab_size = vocab_size
@@ -80,6 +85,7 @@ class ModelRunner:
         self._model: Model | None = model
         self._kv_cache = kv_cache
         self._num_threads_before: int | None = None
+        self._sampler = sampler or Sampler(vocab_size)
         self._batch_builder = BatchBuilder(
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
@@ -89,10 +95,18 @@ class ModelRunner:
         )
 
     @classmethod
-    def load(cls, files: ModelFiles, args: EngineArgs, on_phase: Callable[[str], None]) -> Self:
+    def load(
+        cls,
+        files: ModelFiles,
+        args: EngineArgs,
+        on_phase: Callable[[str], None],
+        constraints: Constraints | None = None,
+    ) -> Self:
         """Load a model and try it out, telling ``on_phase`` what is being done.
 
-        The phase is told again with every tensor; what is raised there ends the loading.
+        The phase is told again with every tensor; what is raised there ends the loading. ``constraints``
+        follow the grammars of requests; without them such requests fail.
+
         Raises :class:`UsageError` for options that do not go with the machine or the model, and
         :class:`ModelLoadError` for files that cannot be used.
         """
@@ -102,7 +116,7 @@ class ModelRunner:
         try:
             on_phase("loading weights")
             with open_checkpoint(files) as checkpoint:
-                runner = cls._load_checkpoint(checkpoint, args, device, on_phase)
+                runner = cls._load_checkpoint(checkpoint, args, device, on_phase, constraints)
             on_phase("warming up")
             runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
         except BaseException:
@@ -113,7 +127,12 @@ class ModelRunner:
 
     @classmethod
     def _load_checkpoint(
-        cls, checkpoint: Checkpoint, args: EngineArgs, device: torch.device, on_phase: Callable[[str], None]
+        cls,
+        checkpoint: Checkpoint,
+        args: EngineArgs,
+        device: torch.device,
+        on_phase: Callable[[str], None],
+        constraints: Constraints | None,
     ) -> Self:
         config = checkpoint.config
         max_model_len = choose_max_model_len(args, config)
@@ -159,6 +178,7 @@ class ModelRunner:
             max_model_len=max_model_len,
             max_num_seqs=args.max_num_seqs,
             device=device,
+            sampler=Sampler(config.vocab_size, logprobs_mode=args.logprobs_mode, constraints=constraints),
         )
 
     @torch.inference_mode()
@@ -168,21 +188,28 @@ class ModelRunner:
         What is wrong with one row only is in the result's ``errors``; its token is then 0 and means nothing.
         """
         assert self._model is not None, "the runner is closed"
+        self._sampler.begin(plan.rows)
         batch = self._batch_builder.build(plan.rows)
         hidden = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
         indices = [index for index, row in enumerate(plan.rows) if row.is_sampled]
-        errors = batch.errors
-        if not indices:
-            return StepResult(step_id=plan.step_id, token_ids=(), logprobs=(), errors=errors)
         rows = [plan.rows[index] for index in indices]
-        sampled = sample(self._model.logits(hidden), rows)
-        self._batch_builder.remember([row.slot for row in rows], sampled.token_ids)
-        errors = {indices[i]: text for i, text in sampled.errors.items()} | errors
+        num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
+        prompts = prompt_logprobs(hidden[num_sampled:], plan.rows, self._model.logits)
+        sampled = self._sampler.sample(hidden[:num_sampled], rows, self._model.logits)
+        self._batch_builder.remember(
+            [row.slot for row in rows], np.array([entry.token_ids[-1] for entry in sampled], dtype=np.int64)
+        )
+        errors = {
+            index: entry.error
+            for index, entry in zip(indices, sampled, strict=True)
+            if entry.error is not None
+        }
         return StepResult(
             step_id=plan.step_id,
-            token_ids=tuple((token_id,) for token_id in sampled.token_ids.tolist()),
-            logprobs=tuple(None if entry is None else (entry,) for entry in sampled.logprobs),
-            errors=errors,
+            token_ids=tuple(entry.token_ids for entry in sampled),
+            logprobs=tuple(entry.logprobs for entry in sampled),
+            errors=errors | prompts.errors | batch.errors,
+            prompt_logprobs=prompts.logprobs,
         )
 
     def warm_up(self, num_tokens: int) -> None:

@@ -1,99 +1,217 @@
-"""From logits to token ids, each row as its request asks for.
+"""From hidden states to token ids, each row as its request asks for.
 
-A row's token is a function of its logits, its parameters, its seed and its position: never of the rows
-beside it. Where tokens are equally likely, the lowest id comes first. This module knows nothing of models,
-caches or scheduling.
+In this order, at each position: the request's adjustments (:mod:`triolet.runtime.adjustments`), its grammar,
+temperature, top-k, top-p, min-p, the draw. A token is a function of its logits, its request, what the
+sequence has said, its seed and its position: never of the rows beside it. Where tokens are equally likely,
+the lowest id comes first.
 
-Greedy rows are settled on the device. Rows with a temperature or log-probabilities are worked on by numpy,
-one by one: on a CPU that is several times as fast as torch, whose operations on short rows cost more to
-start than to do, and which wait for a second thread where there is little to share. Logits on another
-device are brought over for that.
+A row with draft tokens is sampled after each of them as if they were its own, and ends after the first that
+is another one than was guessed: what comes out is what would have come out without guesses, one by one.
+
+Logits are made of a few rows at a time, so that memory is bounded. They are worked on by numpy, row by row:
+on a CPU that is several times as fast as torch, whose operations on short rows cost more to start than to do.
+Logits on another device are brought over for that, unless all that is asked of them is the highest. This
+module knows nothing of models, caches or scheduling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triolet.args import LogprobsMode
 from triolet.plan import PlanRow
 from triolet.request import Request, TokenLogprobs
-from triolet.runtime.drawing import Row, draw, draw_filtered
-from triolet.runtime.logprobs import token_logprobs
+from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
+from triolet.runtime.constraints import Constraints
+from triolet.runtime.drawing import DrawnTokens, DrawSettings, draw_rows
+from triolet.runtime.grammar_masks import GrammarMasks
+from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet.runtime.random import uniforms
 
-__all__ = ["SampledTokens", "sample"]
+__all__ = ["SampledRow", "Sampler"]
+
+MAX_LOGIT_ROWS = 64
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRow:
+    """What was sampled for a row: one token and one for each guess that was right, or an error.
+
+    ``logprobs``: of each token, where asked for. With an ``error`` the tokens mean nothing.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    error: str | None = None
+
+
+class Sampler:
+    """Samples the tokens of consecutive steps, over slots."""
+
+    def __init__(
+        self, vocab_size: int, *, logprobs_mode: LogprobsMode = "raw", constraints: Constraints | None = None
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._is_raw = logprobs_mode == "raw"
+        self._adjuster = Adjuster(vocab_size)
+        self._grammars = GrammarMasks(vocab_size, constraints)
+
+    def begin(self, rows: Sequence[PlanRow]) -> None:
+        """Take note of the sequences that are new in their slots, in the rows of a plan."""
+        self._adjuster.begin(rows)
+        self._grammars.begin(rows)
+
+    def sample(
+        self, hidden: Tensor, rows: Sequence[PlanRow], logits_of: Callable[[Tensor], Tensor]
+    ) -> list[SampledRow]:
+        """Sample after each of ``rows``, which have their draft tokens.
+
+        ``hidden (P, hidden)``: of each row, its last ``num_draft_tokens`` + 1 positions. ``logits_of`` makes
+        logits ``(…, V)`` float32 of some of them, which are overwritten. A logit of minus infinity is a
+        probability of zero; NaN, plus infinity or no finite logit is an error of that row alone.
+        """
+        sampled: list[SampledRow] = []
+        first = 0
+        for chunk in _chunks(rows):
+            end = first + sum(row.num_draft_tokens + 1 for row in chunk)
+            sampled += self._sample_chunk(logits_of(hidden[first:end]), chunk)
+            first = end
+        return [self._commit(row, entry) for row, entry in zip(rows, sampled, strict=True)]
+
+    def _commit(self, row: PlanRow, sampled: SampledRow) -> SampledRow:
+        if sampled.error is None:
+            self._adjuster.commit(row, sampled.token_ids)
+            error = self._grammars.commit(row, sampled.token_ids)
+            if error is not None:
+                return SampledRow(token_ids=(0,), error=error)
+        return sampled
+
+    def _sample_chunk(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
+        requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
+        if logits.device.type != "cpu" and all(map(_is_plain, requests)):
+            step = _Step(None, {}, _highest_on_device(logits), {})
+        else:
+            step = self._draw(logits.cpu().numpy(), rows, requests)
+        sampled: list[SampledRow] = []
+        first = 0
+        for row in rows:
+            sampled.append(self._finish_row(step, row, first))
+            first += row.num_draft_tokens + 1
+        return sampled
+
+    def _draw(self, logits: Logits, rows: Sequence[PlanRow], requests: Sequence[Request]) -> _Step:
+        raw = {
+            index: logits[index].copy() for index, request in enumerate(requests)
+            if self._is_raw and request.num_logprobs is not None and request.adjustments is not None
+        }  # fmt: skip
+        errors = self._adjuster.adjust(logits, rows)
+        errors = self._grammars.apply(logits, rows) | errors
+        return _Step(logits, raw, draw_rows(logits, _settings(rows, requests)), errors)
+
+    def _finish_row(self, step: _Step, row: PlanRow, first: int) -> SampledRow:
+        """Keep a row's draft tokens as far as they are what was sampled, and the token after them."""
+        token_ids: list[int] = []
+        for offset, guess in enumerate((*draft_of(row), None)):
+            error = self._error_at(step, row, first + offset)
+            if error is not None:
+                # Tokens before it would have come out one by one; the error will come up again after them.
+                if not token_ids:
+                    return SampledRow(token_ids=(0,), error=error)
+                break
+            token_ids.append(int(step.drawn.token_ids[first + offset]))
+            if token_ids[-1] != guess:
+                break
+        if row.request.num_logprobs is None:
+            return SampledRow(token_ids=tuple(token_ids))
+        logprobs = tuple(
+            self._logprobs_at(step, row.request, first + offset, token_id)
+            for offset, token_id in enumerate(token_ids)
+        )
+        return SampledRow(token_ids=tuple(token_ids), logprobs=logprobs)
+
+    def _error_at(self, step: _Step, row: PlanRow, position: int) -> str | None:
+        if position in step.errors:
+            return step.errors[position]
+        highest = step.drawn.highest[position]
+        if np.isfinite(highest):
+            return None
+        if highest == -np.inf and row.request.adjustments is not None:
+            options = " and ".join(self._adjuster.forbidding_options(row))
+            return f"no token is left to choose from: {options} forbid every one"
+        return NOT_FINITE
+
+    def _logprobs_at(self, step: _Step, request: Request, position: int, token_id: int) -> TokenLogprobs:
+        assert step.logits is not None
+        assert request.num_logprobs is not None
+        if self._is_raw:
+            row = step.raw.get(position, step.logits[position])
+            highest = row.max() if position in step.raw else step.drawn.highest[position]
+            return token_logprobs(row, highest, token_id, request.num_logprobs)
+        return processed_logprobs(
+            step.logits[position],
+            step.drawn.highest[position],
+            token_id,
+            request.num_logprobs,
+            temperature=request.temperature or 1.0,
+            num_kept=int(step.drawn.num_kept[position]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class SampledTokens:
-    """What was sampled for R rows.
+class _Step:
+    """What is known of the positions of a chunk: logits after adjustments, those before (``raw``, where they
+    are wanted and differ), what was drawn, and what is wrong."""
 
-    ``errors``: what is wrong with a row, by its index; its token is then 0 and means nothing.
-    """
-
-    token_ids: NDArray[np.int64]
-    logprobs: tuple[TokenLogprobs | None, ...]
+    logits: Logits | None
+    raw: dict[int, NDArray[np.float32]]
+    drawn: DrawnTokens
     errors: dict[int, str]
 
 
-def sample(logits: Tensor, rows: Sequence[PlanRow]) -> SampledTokens:
-    """Sample one token after each of ``rows``: ``logits (R, V)`` float32.
-
-    A logit of minus infinity is a probability of zero; a row with NaN, with plus infinity or with no finite
-    logit is an error of that row alone.
-    """
-    token_ids, highest = _argmax(logits)
-    is_finite = np.isfinite(highest)
-    token_ids[~is_finite] = 0
-    errors = {int(i): "the model's logits are not finite" for i in np.flatnonzero(~is_finite)}
-    logprobs: list[TokenLogprobs | None] = [None] * len(rows)
-    special = [
-        i for i, row in enumerate(rows)
-        if (row.request.temperature > 0 or row.request.num_logprobs is not None) and is_finite[i]
-    ]  # fmt: skip
-    if special:
-        host_logits = logits.cpu().numpy()
-        numbers = _uniforms(rows)
-        for i in special:
-            request, row = rows[i].request, host_logits[i]
-            if request.temperature > 0:
-                token_ids[i] = _draw(request, row, highest[i], float(numbers[i]))
-            if request.num_logprobs is not None:
-                logprobs[i] = token_logprobs(row, highest[i], int(token_ids[i]), request.num_logprobs)
-    return SampledTokens(token_ids, tuple(logprobs), errors)
+def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
+    """Runs of rows with at most ``MAX_LOGIT_ROWS`` positions, or of one row."""
+    chunk: list[PlanRow] = []
+    num_positions = 0
+    for row in rows:
+        num_positions += row.num_draft_tokens + 1
+        if chunk and num_positions > MAX_LOGIT_ROWS:
+            yield chunk
+            chunk, num_positions = [], row.num_draft_tokens + 1
+        chunk.append(row)
+    if chunk:
+        yield chunk
 
 
-def _draw(request: Request, logits: Row, highest: np.float32, uniform: float) -> int:
-    if request.top_k == 0 and request.top_p == 1 and request.min_p == 0:
-        return draw(logits, highest, request.temperature, uniform)
-    return draw_filtered(
-        logits,
-        highest,
-        request.temperature,
-        uniform,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        min_p=request.min_p,
+def _is_plain(request: Request) -> bool:
+    """Whether all that is asked for is the most likely token."""
+    return request.temperature == 0 and request.num_logprobs is None and request.adjustments is None
+
+
+def _settings(rows: Sequence[PlanRow], requests: Sequence[Request]) -> DrawSettings:
+    """A position's random number belongs to the seed and to the position of the token that is sampled."""
+    seeds = np.array([request.seed for request in requests], dtype=np.int64)
+    places = np.array(
+        [row.start + row.num_tokens - row.num_draft_tokens + offset
+         for row in rows for offset in range(row.num_draft_tokens + 1)],
+        dtype=np.int64,
+    )  # fmt: skip
+    return DrawSettings(
+        temperatures=np.array([request.temperature for request in requests]),
+        uniforms=uniforms(seeds, places),
+        top_k=np.array([request.top_k for request in requests], dtype=np.int64),
+        top_p=np.array([request.top_p for request in requests]),
+        min_p=np.array([request.min_p for request in requests]),
     )
 
 
-def _uniforms(rows: Sequence[PlanRow]) -> NDArray[np.float64]:
-    """A row's number belongs to its seed and to the position of the token that is sampled."""
-    seeds = np.array([row.request.seed for row in rows], dtype=np.int64)
-    positions = np.array([row.start + row.num_tokens for row in rows], dtype=np.int64)
-    return uniforms(seeds, positions)
-
-
-def _argmax(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The first of the highest logits of each row, and its value; those of a NaN, if there is one."""
-    if logits.device.type == "cpu":
-        # numpy's is vectorised within a row, ten times as fast as torch's.
-        array = logits.numpy()
-        token_ids = array.argmax(axis=-1)
-        return token_ids, array[np.arange(len(array)), token_ids]
+def _highest_on_device(logits: Tensor) -> DrawnTokens:
     best = logits.argmax(dim=-1, keepdim=True)
-    return best[:, 0].cpu().numpy(), logits.gather(1, best)[:, 0].cpu().numpy()
+    highest = logits.gather(1, best)[:, 0].cpu().numpy()
+    return DrawnTokens(best[:, 0].cpu().numpy(), highest, np.full(len(logits), logits.shape[1]))

@@ -19,11 +19,19 @@ def make_row(
     new_block_ids: tuple[int, ...] = (),
     is_sampled: bool = True,
     seed: int = 0,
+    prompt_token_ids: tuple[int, ...] = (0,),
+    num_draft_tokens: int = 0,
+    history: tuple[int, ...] | None = None,
     **params: Any,
 ) -> PlanRow:
-    """A row of a request with ``params``; no ``token_ids`` is one token that is not known yet."""
+    """A row of a request with ``params``; no ``token_ids`` is one token that is not known yet.
+
+    The last ``num_draft_tokens`` of ``token_ids`` are guesses.
+    """
     return PlanRow(
-        request=Request(request_id=slot, prompt_token_ids=(0,), max_tokens=1, seed=seed, **params),
+        request=Request(
+            request_id=slot, prompt_token_ids=prompt_token_ids, max_tokens=1, seed=seed, **params
+        ),
         slot=slot,
         start=start,
         num_tokens=len(token_ids) or 1,
@@ -31,4 +39,6 @@ def make_row(
         first_new_block=first_new_block,
         new_block_ids=(new_block_ids,),
         is_sampled=is_sampled,
+        num_draft_tokens=num_draft_tokens,
+        history=history,
     )

@@ -1,0 +1,55 @@
+"""What the sampler asks of grammars: which tokens each constrained sequence may go on with.
+
+Only the contract; whoever joins the core puts in something that knows how tokens are spelled. This module
+knows neither grammars nor text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Constraints"]
+
+
+class Constraints(Protocol):
+    """The grammars of the sequences in the runner's slots. All but :meth:`prepare` belong to one thread.
+
+    A mask is ``(ceil(V / 32),)`` int32 for a vocabulary of V tokens; bit ``i % 32`` of word ``i // 32`` is
+    set if token ``i`` may come next. End-of-sequence tokens may come where the grammar may end; where it
+    must end, nothing else may.
+    """
+
+    def prepare(self, grammar: str) -> None:
+        """Do what :meth:`start` would have to do first for ``grammar``. Blocks; any thread may call."""
+        ...
+
+    def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:
+        """A sequence comes (back) to ``slot``, with what it has put out so far.
+
+        Raises ValueError if ``grammar`` cannot be read or does not allow that output.
+        """
+        ...
+
+    def end(self, slot: int) -> None:
+        """The sequence in ``slot`` has left; a slot without one is left as it is."""
+        ...
+
+    def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
+        """Write the mask of the next token of ``slot``. Raises ValueError if the grammar's limits are hit."""
+        ...
+
+    def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
+        """Write the masks ``(len(slots), ceil(V / 32))``; returns what is wrong with a row, by its index."""
+        ...
+
+    def accept(self, slot: int, token_id: int) -> bool:
+        """Note the token that came next; False, and nothing noted, if it is not allowed."""
+        ...
+
+    def rollback(self, slot: int, num_tokens: int) -> None:
+        """Take back the last ``num_tokens`` that were accepted."""
+        ...

@@ -1,0 +1,95 @@
+"""Grammars are followed token by token, guesses included, and fail closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.triolet.runtime.fake_constraints import FakeConstraints
+from tests.triolet.runtime.rows import make_row
+
+from triolet.plan import PlanRow
+from triolet.request import LogitsAdjustments
+from triolet.runtime.grammar_masks import GrammarMasks
+
+VOCAB_SIZE = 70
+
+
+def bound_row(*args: Any, grammar: str = "3|64 4 5|6", **kwargs: Any) -> PlanRow:
+    return make_row(*args, prompt_token_ids=(1, 2), adjustments=LogitsAdjustments(grammar=grammar), **kwargs)
+
+
+def allowed(masks: GrammarMasks, rows: list[PlanRow]) -> tuple[list[set[int] | None], dict[int, str]]:
+    """What may follow at each position, None for anything; and the errors."""
+    num_positions = sum(row.num_draft_tokens + 1 for row in rows)
+    logits = np.zeros((num_positions, VOCAB_SIZE), dtype=np.float32)
+    errors = masks.apply(logits, rows)
+    return [None if row.all() else set(np.flatnonzero(row).tolist()) for row in np.isfinite(logits)], errors
+
+
+def test_masks_follow_what_is_sampled() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints())
+    rows = [
+        bound_row((1, 2), slot=2, history=(1, 2)),
+        make_row(slot=0, history=(1, 2)),
+        bound_row((1, 2), slot=1, history=(1, 2, 3, 4)),
+    ]
+    masks.begin(rows)
+    assert allowed(masks, rows) == ([{3, 64}, None, {5, 6}], {})
+    for row, token_id in zip(rows, (64, 50, 6), strict=True):
+        assert masks.commit(row, (token_id,)) is None
+    assert allowed(masks, rows[:2]) == ([{4}, None], {})
+
+
+def test_a_slot_is_let_go_of_when_another_sequence_comes() -> None:
+    constraints = FakeConstraints()
+    masks = GrammarMasks(VOCAB_SIZE, constraints)
+    masks.begin([bound_row((1, 2), slot=2, history=(1, 2))])
+    assert list(constraints.grammars) == [2]
+    masks.begin([make_row(slot=2, history=(0,))])
+    assert list(constraints.grammars) == []
+
+
+def test_positions_after_guesses_follow_them_as_far_as_they_are_allowed() -> None:
+    constraints = FakeConstraints()
+    masks = GrammarMasks(VOCAB_SIZE, constraints)
+    right = bound_row((2, 3, 4), start=1, num_draft_tokens=2, history=(1, 2))
+    wrong = bound_row((2, 64, 5, 5), slot=1, start=1, num_draft_tokens=3, history=(1, 2))
+    masks.begin([right, wrong])
+    expected: list[set[int] | None] = [{3, 64}, {4}, {5, 6}, {3, 64}, {4}, None, None]
+    for _ in range(2):
+        assert allowed(masks, [right, wrong]) == (expected, {})
+        assert constraints.accepted == {0: [], 1: []}
+    assert masks.commit(right, (3, 4, 5)) is None
+    assert constraints.accepted[0] == [3, 4, 5]
+
+
+def test_what_is_wrong_is_told_by_position() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints())
+    rows = [
+        bound_row((1, 2), history=(1, 2), grammar="x"),
+        bound_row((2, 3, 4), slot=1, start=1, num_draft_tokens=2, history=(1, 2), grammar="3 x 5"),
+        bound_row((1, 2), slot=2, history=(1, 2), grammar="nonsense"),
+        bound_row((1, 2), slot=3, history=(1, 2)),
+    ]
+    masks.begin(rows)
+    positions, errors = allowed(masks, rows)
+    assert errors == {
+        0: "structured_outputs: too long",
+        2: "structured_outputs: too long",
+        4: "structured_outputs: it makes no sense",
+    }
+    assert positions[5] == {3, 64}
+    assert masks.commit(rows[2], (0,)) is None
+    assert masks.commit(rows[3], (5,)) == (
+        "structured_outputs: the grammar does not allow token 5 where it was sampled"
+    )
+
+
+def test_a_grammar_that_nobody_can_follow_is_an_error() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, None)
+    row = bound_row((1, 2), history=(1, 2))
+    masks.begin([row])
+    assert allowed(masks, [row])[1] == {0: "structured_outputs: this engine was built without grammars"}
+    masks.begin([make_row(history=(0,))])
+    assert allowed(masks, [make_row()]) == ([None], {})
