@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import sentencepiece
+from tests.triolet.text.drive import Driver
 from tests.triolet.text.samples import CORPUS, byte_level_metadata, train_byte_level
 
 from triolet.models.source import local_files
 from triolet.text.gguf_tokenizer import gguf_tokenizer
+from triolet.text.grammar import GrammarCompiler
 from triolet.text.pre_tokenizers import pre_tokenizer
 from triolet.text.sentencepiece_model import sentencepiece_metadata
 from triolet.text.tokenizer import Tokenizer, load_tokenizer
@@ -66,3 +68,15 @@ def sentencepiece_bpe(train_sentencepiece: Callable[..., Path]) -> Path:
 def leading_space(sentencepiece_bpe: Path) -> Tokenizer:
     """The tokenizer made from :func:`sentencepiece_bpe`."""
     return Tokenizer(gguf_tokenizer(sentencepiece_metadata(sentencepiece_bpe, {})))
+
+
+@pytest.fixture(scope="session")
+def smollm2_compiler(smollm2: Tokenizer) -> GrammarCompiler:
+    """Compiles grammars for the default model."""
+    return GrammarCompiler(smollm2, smollm2.vocab_size)
+
+
+@pytest.fixture(scope="session")
+def smollm2_driver(smollm2: Tokenizer) -> Driver:
+    """Writes what grammars allow, in the default model's tokens."""
+    return Driver(smollm2)

@@ -1,0 +1,130 @@
+"""Grammars at work: one llguidance matcher for each constrained sequence.
+
+This satisfies :class:`triolet.runtime.constraints.Constraints`. It knows nothing of logits or scheduling.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from triolet.text.grammar_cache import LruCache
+from triolet.text.grammar_tokenizer import LIMITS
+
+__all__ = ["GrammarConstraints", "first_line", "new_matcher"]
+
+MAX_KEPT_MATCHERS = 64
+MAX_KEPT_CHARACTERS = 4 * 2**20
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """``has_ended``: an end-of-sequence token has been accepted; the matcher is not told of it."""
+
+    matcher: llguidance.LLMatcher
+    has_ended: bool = False
+
+
+class GrammarConstraints:
+    """See :class:`triolet.runtime.constraints.Constraints`.
+
+    ``load_tokenizer`` is called when the first grammar comes: a model that is never constrained pays nothing.
+    """
+
+    def __init__(self, load_tokenizer: Callable[[], llguidance.LLTokenizer]) -> None:
+        self._load_tokenizer = load_tokenizer
+        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._end_token_ids: frozenset[int] = frozenset()
+        self._compiling = threading.Lock()
+        self._fresh = LruCache[llguidance.LLMatcher](
+            max_entries=MAX_KEPT_MATCHERS, max_characters=MAX_KEPT_CHARACTERS
+        )
+        self._sequences: dict[int, _Sequence] = {}
+
+    def prepare(self, grammar: str) -> None:
+        self._new_matcher(grammar)
+
+    def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:
+        self._sequences[slot] = _Sequence(self._new_matcher(grammar))
+        for position, token_id in enumerate(output_token_ids):
+            if not self.accept(slot, token_id):
+                raise ValueError(f"the grammar does not allow token {token_id} at position {position}")
+
+    def end(self, slot: int) -> None:
+        self._sequences.pop(slot, None)
+
+    def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
+        sequence = self._sequences[slot]
+        if sequence.has_ended:
+            mask[:] = 0
+            for token_id in self._end_token_ids:
+                mask.view(np.uint32)[token_id // 32] |= np.uint32(1 << token_id % 32)
+            return
+        assert mask.flags.c_contiguous, "a mask is one run of words"
+        sequence.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if sequence.matcher.is_error():
+            raise ValueError(f"the grammar cannot go on: {first_line(sequence.matcher.get_error())}")
+
+    def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
+        errors = {}
+        for index, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
+            try:
+                self.fill_mask(slot, mask)
+            except ValueError as error:
+                errors[index] = str(error)
+        return errors
+
+    def accept(self, slot: int, token_id: int) -> bool:
+        sequence = self._sequences[slot]
+        if sequence.has_ended:
+            return False
+        if token_id in self._end_token_ids and sequence.matcher.is_accepting():
+            sequence.has_ended = True
+            return True
+        return sequence.matcher.try_consume_tokens([token_id]) == 1
+
+    def rollback(self, slot: int, num_tokens: int) -> None:
+        sequence = self._sequences[slot]
+        if num_tokens and sequence.has_ended:
+            sequence.has_ended = False
+            num_tokens -= 1
+        if num_tokens:
+            is_done = sequence.matcher.rollback(num_tokens)
+            assert is_done, f"{num_tokens} accepted tokens to take back"
+
+    def _new_matcher(self, grammar: str) -> llguidance.LLMatcher:
+        """A matcher at the beginning of ``grammar``, copied from one that is kept for that."""
+        fresh = self._fresh.get(grammar)
+        if fresh is None:
+            with self._compiling:
+                fresh = self._fresh.get(grammar)
+                if fresh is None:
+                    fresh = self._compile(grammar)
+                    self._fresh.put(grammar, fresh)
+        return fresh.deep_copy()
+
+    def _compile(self, grammar: str) -> llguidance.LLMatcher:
+        if self._tokenizer is None:
+            tokenizer = self._load_tokenizer()
+            self._end_token_ids = frozenset(tokenizer.eos_tokens)
+            self._tokenizer = tokenizer
+        return new_matcher(self._tokenizer, grammar)
+
+
+def new_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
+    """A matcher at the beginning of ``grammar``. Raises ValueError with llguidance's reason."""
+    matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        raise ValueError(first_line(matcher.get_error()))
+    return matcher
+
+
+def first_line(error: str) -> str:
+    """The reason at the beginning of one of llguidance's messages, without its trace and state."""
+    head, _, _ = error.partition("\n<")
+    return " ".join(head.split())[:300]

@@ -1,0 +1,157 @@
+"""Masks and states of constrained sequences, against a second way of having them."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.triolet.text.drive import Driver, token_ids_of
+
+from triolet.sampling_params import StructuredOutputs
+from triolet.text.constraints import GrammarConstraints, new_matcher
+from triolet.text.grammar import GrammarCompiler, write_grammar
+from triolet.text.grammar_tokenizer import grammar_tokenizer
+from triolet.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.model
+
+SPECS = (
+    StructuredOutputs(json={"type": "object", "properties": {"alpha": {"type": "string", "maxLength": 9}}}),
+    StructuredOutputs(json_object=True),
+    StructuredOutputs(regex="[a-z ]{1,30}(foo|bar)?"),
+    StructuredOutputs(choice=["Hello wonderful world", "Hello you", "no"]),
+    StructuredOutputs(grammar='start: "Hello " x\nx: "abc def" | "abd" x'),
+    StructuredOutputs(
+        structural_tag={
+            "triggers": ["<f="],
+            "structures": [{"begin": "<f=a>", "schema": {"type": "object"}, "end": "</f>"}],
+        }
+    ),
+)
+
+
+@given(st.sampled_from(SPECS), st.integers(0, 2**32), st.lists(st.integers(0, 4), min_size=1, max_size=12))
+@settings(max_examples=60)
+def test_a_mask_depends_on_the_output_alone(spec: StructuredOutputs, seed: int, guesses: list[int]) -> None:
+    """Not on guesses taken back, nor on having been started anew with what was put out before."""
+    driver = shared_driver()
+    constraints, end = driver.constraints, driver.tokenizer.eos_token_ids
+    generator, output, grammar = random.Random(seed), list[int](), write_grammar(spec)
+    constraints.start(0, grammar, output)
+    for num_guesses in guesses:
+        mask = driver.mask()
+        num_accepted = 0
+        while num_accepted < num_guesses and (allowed := driver.allowed()):
+            guess = generator.choice(allowed)
+            assert constraints.accept(0, guess)
+            num_accepted += 1
+            if guess in end:
+                break
+        constraints.rollback(0, num_accepted)
+        assert np.array_equal(driver.mask(), mask)
+        constraints.start(1, grammar, output)
+        assert np.array_equal(driver.mask(1), mask)
+        output.append(generator.choice(token_ids_of(mask)))
+        assert constraints.accept(0, output[-1])
+        if output[-1] in end:
+            break
+
+
+@given(st.sampled_from(SPECS), st.integers(0, 2**32))
+@settings(max_examples=40)
+def test_what_the_mask_forbids_is_not_accepted(spec: StructuredOutputs, seed: int) -> None:
+    driver, generator = shared_driver(), random.Random(seed)
+    driver.constraints.start(0, write_grammar(spec), ())
+    for _ in range(10):
+        allowed = driver.allowed()
+        forbidden = generator.randrange(driver.tokenizer.vocab_size)
+        # A token that spells forced text otherwise than the tokenizer would is no error, but not on offer.
+        if forbidden not in allowed and driver.constraints.accept(0, forbidden):
+            driver.constraints.rollback(0, 1)
+        assert driver.allowed() == allowed
+        token_id = generator.choice(allowed)
+        assert driver.constraints.accept(0, token_id)
+        if token_id in driver.tokenizer.eos_token_ids:
+            break
+
+
+def test_the_end_is_allowed_exactly_where_the_grammar_may_end(smollm2_driver: Driver) -> None:
+    driver, (end,) = smollm2_driver, smollm2_driver.tokenizer.eos_token_ids
+    (letter,) = driver.tokenizer.encode("a", add_special_tokens=False)
+    driver.constraints.start(0, write_grammar(StructuredOutputs(regex="a{2,3}")), ())
+    seen = []
+    for _ in range(3):
+        seen.append(end in driver.allowed())
+        assert driver.constraints.accept(0, letter)
+    assert seen == [False, False, True]
+    assert driver.allowed() == [end]
+    assert not driver.constraints.accept(0, letter)
+    assert driver.constraints.accept(0, end)
+    assert driver.allowed() == [end]
+    assert not driver.constraints.accept(0, end)
+    driver.constraints.rollback(0, 2)
+    assert letter in driver.allowed()
+
+
+def test_an_output_that_the_grammar_does_not_allow_cannot_be_replayed(smollm2_driver: Driver) -> None:
+    with pytest.raises(ValueError, match="does not allow token 5 at position 0"):
+        smollm2_driver.constraints.start(0, write_grammar(StructuredOutputs(regex="a")), (5,))
+
+
+def test_a_grammar_that_cannot_be_read_is_an_error(smollm2_driver: Driver) -> None:
+    with pytest.raises(ValueError, match="unclosed group"):
+        smollm2_driver.constraints.start(0, "start: /(/", ())
+
+
+def test_one_row_at_its_limits_leaves_the_others_alone(smollm2_driver: Driver) -> None:
+    driver = smollm2_driver
+    driver.constraints.start(0, write_grammar(StructuredOutputs(json_object=True)), ())
+    driver.constraints.start(1, write_grammar(StructuredOutputs(regex="((a{1000}){1000}){1000}")), ())
+    tokens = driver.tokenizer.encode("aaaa" * 100, add_special_tokens=False)
+    masks = np.zeros((2, len(driver.mask())), np.int32)
+    for token_id in tokens:
+        if errors := driver.constraints.fill_masks((0, 1), masks):
+            break
+        driver.constraints.accept(1, token_id)
+    assert set(errors) == {1}
+    assert "cannot go on" in errors[1]
+    assert np.array_equal(masks[0], driver.mask(0))
+
+
+def test_the_tokenizer_is_made_when_the_first_grammar_comes(smollm2: Tokenizer) -> None:
+    num_loads = 0
+
+    def load() -> object:
+        nonlocal num_loads
+        num_loads += 1
+        return grammar_tokenizer(smollm2, smollm2.vocab_size)
+
+    constraints = GrammarConstraints(load)  # type: ignore[arg-type]
+    constraints.end(3)
+    assert num_loads == 0
+    constraints.prepare("start: /a+/")
+    constraints.start(0, "start: /a+/", ())
+    constraints.prepare("start: /b+/")
+    assert num_loads == 1
+
+
+def test_a_matcher_is_new(smollm2: Tokenizer, smollm2_compiler: GrammarCompiler) -> None:
+    grammar = smollm2_compiler.compile(StructuredOutputs(regex="ab"))
+    matcher = new_matcher(grammar_tokenizer(smollm2, smollm2.vocab_size), grammar)
+    assert not matcher.is_accepting()
+
+
+DRIVERS: list[Driver] = []
+
+
+@pytest.fixture(autouse=True)
+def keep_driver(smollm2_driver: Driver) -> None:
+    """Hypothesis calls a test often and a fixture once."""
+    DRIVERS[:] = [smollm2_driver]
+
+
+def shared_driver() -> Driver:
+    return DRIVERS[0]
