@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import torch
 from tests.tiny_models import build_tiny_model
-from tests.triolet.runtime.rows import make_row
+from tests.triolet.runtime.driver import Driver
 from torch import Tensor
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.models.source import local_files
-from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.runner import ModelRunner
 from triolet_kernels.ops import AttentionBatch
@@ -62,35 +61,6 @@ def greedy_of(model: Any, prompt: tuple[int, ...]) -> list[int]:
         for _ in range(NUM_GENERATED):
             token_ids.append(int(model(torch.tensor([token_ids])).logits[0, -1].argmax()))
     return token_ids[len(prompt) :]
-
-
-class Driver:
-    """Drives sequences through a runner, with blocks from a shuffled list."""
-
-    def __init__(self, runner: ModelRunner) -> None:
-        generator = torch.Generator().manual_seed(9)
-        self.free = torch.randperm(runner.num_blocks, generator=generator).tolist()
-        self.runner = runner
-        self.num_tokens: dict[int, int] = {}
-        self.num_blocks: dict[int, int] = {}
-
-    def row(self, slot: int, token_ids: tuple[int, ...], *, is_sampled: bool, **params: Any) -> PlanRow:
-        start, first = self.num_tokens.get(slot, 0), self.num_blocks.get(slot, 0)
-        self.num_tokens[slot] = start + (len(token_ids) or 1)
-        self.num_blocks[slot] = -(-self.num_tokens[slot] // self.runner.block_size)
-        added = tuple(self.free.pop() for _ in range(self.num_blocks[slot] - first))
-        return make_row(
-            token_ids,
-            slot=slot,
-            start=start,
-            first_new_block=first,
-            new_block_ids=added,
-            is_sampled=is_sampled,
-            **params,
-        )
-
-    def step(self, *rows: PlanRow) -> StepResult:
-        return self.runner.execute(StepPlan(step_id=7, rows=rows))
 
 
 def test_whole_prefill_then_known_tokens(runner: ModelRunner, reference_model: Any) -> None:
