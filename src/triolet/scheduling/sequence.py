@@ -35,11 +35,13 @@ class Sequence:
     """The state of ``request``, whose prompt and output have at most ``max_length`` tokens together.
 
     ``token_ids``: the prompt and the output known so far; never shortened, not even by preemption.
+    ``priority``, ``arrival``: its rank among all sequences, the lower the better; given by the waiting queue.
     ``blocks``: what it has in the KV cache.
     ``num_cached_tokens``: positions found in the prefix cache at the first admission; None before that.
     """
 
     __slots__ = (
+        "arrival",
         "blocks",
         "max_length",
         "num_cached_tokens",
@@ -47,6 +49,7 @@ class Sequence:
         "num_rows_in_flight",
         "num_samples_in_flight",
         "num_scheduled_tokens",
+        "priority",
         "request",
         "slot",
         "status",
@@ -58,6 +61,8 @@ class Sequence:
         self.max_length = max_length
         self.token_ids = list(request.prompt_token_ids)
         self.status = SequenceStatus.WAITING
+        self.arrival = 0
+        self.priority = 0
         self.slot: int | None = None
         self.blocks = SequenceBlocks(
             cache_salt=request.options.cache_salt, is_looked_up=request.num_prompt_logprobs is None
@@ -67,6 +72,11 @@ class Sequence:
         self.num_scheduled_tokens = 0
         self.num_rows_in_flight = 0
         self.num_samples_in_flight = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The best has the lowest and is the last to be thrown out."""
+        return self.priority, self.arrival
 
     @property
     def num_pending_tokens(self) -> int:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
-from triolet.request import FinishReason, Request, TokenOutput
+from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
 from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
+from triolet.scheduling.sequence import Sequence
 
 VOCAB_SIZE = 11
 
 
 def make_config(
-    *, num_blocks: int = 64, windows: Sequence[int | None] = (None,), **changes: Any
+    *, num_blocks: int = 64, windows: Items[int | None] = (None,), **changes: Any
 ) -> SchedulerConfig:
     """``num_blocks`` for each group of layers, whose windows are ``windows``."""
     defaults: dict[str, Any] = {
@@ -50,13 +51,20 @@ def make_request(
     )
 
 
+def make_sequence(request_id: int, *, key: str = "", priority: int = 0) -> Sequence:
+    options = RequestOptions(fairness_key=key, priority=priority)
+    sequence = Sequence(replace(make_request(request_id, 4, 4), options=options), 8)
+    sequence.arrival = request_id
+    return sequence
+
+
 def shape(plan: StepPlan | None) -> list[tuple[int, int, int]]:
     """(request, start, tokens) of each row."""
     assert plan is not None
     return [(row.request.request_id, row.start, row.num_tokens) for row in plan.rows]
 
 
-def sample(request: Request, token_ids: Sequence[int]) -> int:
+def sample(request: Request, token_ids: Items[int]) -> int:
     """The token after ``token_ids``: depends on the seed, the position and every token before."""
     return hash((request.seed, len(token_ids), tuple(token_ids))) % VOCAB_SIZE
 

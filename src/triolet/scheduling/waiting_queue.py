@@ -1,0 +1,164 @@
+"""The requests that wait, in the order in which they are to be admitted.
+
+**fcfs**: callers get fair shares (see :mod:`triolet.scheduling.fair_queue`), the requests of one caller are
+first come, first served. **priority**: the lower priority goes first, and fair shares hold among the requests
+of one priority. Sequences that were thrown out go before the others of their priority, in order of arrival.
+
+**Nobody waits for ever.** Under priority, requests that are passed over ``MAX_PASSED_OVER`` times by better
+ones get a turn: one of their priority is taken, and counts from then on as more urgent than all, so that it
+is not thrown out for those that it has overtaken. Within one priority, fair shares do.
+
+This module knows nothing of slots, blocks or steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+
+from triolet.args import SchedulingPolicy
+from triolet.request import MAX_PRIORITY
+from triolet.scheduling.fair_queue import FairQueue
+from triolet.scheduling.sequence import Sequence
+
+__all__ = ["MAX_PASSED_OVER", "MOST_URGENT", "WaitingQueue"]
+
+MAX_PASSED_OVER = 32
+MOST_URGENT = -MAX_PRIORITY - 1
+
+
+@dataclass(slots=True)
+class _Level:
+    """What waits at one priority. ``served_at``: how many were taken of all when one of these last was."""
+
+    priority: int
+    served_at: int
+    returned: list[Sequence] = field(default_factory=list)
+    newcomers: FairQueue = field(default_factory=FairQueue)
+
+    def __len__(self) -> int:
+        return len(self.returned) + len(self.newcomers)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        yield from self.returned
+        yield from self.newcomers
+
+
+class WaitingQueue:
+    """Waiting sequences. One that is added is removed, or taken; one taken is put back or ends."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+        self._waiting: dict[int, Sequence] = {}
+        self._levels: dict[int, _Level] = {}
+        self._num_added = 0
+        self._num_taken = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """All that wait, in the order in which they would be taken if that changed nothing for the others."""
+        for level in self._levels_in_order():
+            yield from level
+
+    def next(self, held_back: Container[int] = ()) -> Sequence | None:
+        """The sequence to admit next, of those whose request is not held back; None if there is none."""
+        return next((item for item in self if item.request.request_id not in held_back), None)
+
+    def virtual_times(self, priority: int = 0) -> dict[str, int]:
+        """Tokens served to each caller that waits at this priority, for checks."""
+        level = self._levels.get(priority)
+        return {} if level is None else level.newcomers.virtual_times()
+
+    def add(self, sequence: Sequence) -> None:
+        """A new request; its sequence is given its arrival and its priority."""
+        sequence.arrival = self._num_added
+        sequence.priority = self._priority_of(sequence)
+        self._num_added += 1
+        self._level_to_wait_in(sequence).newcomers.add(sequence)
+        self._waiting[sequence.request.request_id] = sequence
+
+    def put_back(self, sequence: Sequence) -> None:
+        """One that was taken has been thrown out and waits again."""
+        returned = self._level_to_wait_in(sequence).returned
+        returned.append(sequence)
+        returned.sort(key=lambda item: item.arrival)
+        self._waiting[sequence.request.request_id] = sequence
+
+    def remove(self, request_id: int) -> Sequence | None:
+        """Take a waiting sequence out for good; None if it does not wait."""
+        sequence = self._waiting.pop(request_id, None)
+        if sequence is not None:
+            level = self._levels[sequence.priority]
+            if sequence in level.returned:
+                level.returned.remove(sequence)
+                self.end(sequence)
+            else:
+                level.newcomers.remove(sequence)
+            self._forget_if_idle(level)
+        return sequence
+
+    def take(self, sequence: Sequence, num_tokens: int) -> None:
+        """Admit a waiting sequence; a newcomer's caller is charged ``num_tokens`` for its prompt."""
+        del self._waiting[sequence.request.request_id]
+        level = self._levels[sequence.priority]
+        if self._is_its_turn(level):
+            sequence.priority = MOST_URGENT
+        self._num_taken += 1
+        level.served_at = self._num_taken
+        if sequence in level.returned:
+            level.returned.remove(sequence)
+            self._forget_if_idle(level)
+        else:
+            level.newcomers.take(sequence)
+            level.newcomers.charge(sequence, num_tokens)
+
+    def charge(self, sequence: Sequence, num_tokens: int) -> None:
+        """So many tokens of output have come of a sequence that was taken."""
+        self._levels[self._priority_of(sequence)].newcomers.charge(sequence, num_tokens)
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence that was taken has ended."""
+        level = self._levels[self._priority_of(sequence)]
+        level.newcomers.end(sequence)
+        self._forget_if_idle(level)
+
+    def _priority_of(self, sequence: Sequence) -> int:
+        """The priority at which its caller is charged, whatever its own has become since."""
+        return sequence.request.options.priority if self._policy == "priority" else 0
+
+    def _level_to_wait_in(self, sequence: Sequence) -> _Level:
+        priority = sequence.priority
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = _Level(priority, self._num_taken)
+        elif not level:
+            level.served_at = self._num_taken
+        return level
+
+    def _forget_if_idle(self, level: _Level) -> None:
+        if not level.returned and level.newcomers.is_idle:
+            self._levels.pop(level.priority, None)
+
+    def _levels_in_order(self) -> list[_Level]:
+        waiting = [level for level in self._levels.values() if level]
+        if len(waiting) < 2:
+            return waiting
+        overdue = [level for level in waiting if self._is_overdue(level)]
+        in_time = [level for level in waiting if not self._is_overdue(level)]
+        return [
+            *sorted(overdue, key=lambda level: (level.served_at, level.priority)),
+            *sorted(in_time, key=lambda level: level.priority),
+        ]
+
+    def _is_overdue(self, level: _Level) -> bool:
+        return self._num_taken - level.served_at >= MAX_PASSED_OVER
+
+    def _is_its_turn(self, level: _Level) -> bool:
+        return self._is_overdue(level) and any(
+            other and other.priority < level.priority for other in self._levels.values()
+        )
