@@ -47,7 +47,7 @@ def test_who_takes_more_tokens_waits_longer() -> None:
     queue = FairQueue()
     for request_id in range(100):
         queue.add(make_sequence(request_id, key="long" if request_id < 50 else "short"))
-    served = []
+    served: list[int] = []
     while len(served) < 24:
         sequence = next(iter(queue))
         served.append(serve(queue, 30 if sequence.request.options.fairness_key == "long" else 10))
