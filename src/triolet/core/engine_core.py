@@ -133,5 +133,7 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         block_size=runner.block_size,
         layer_groups=runner.layer_groups,
         enable_prefix_caching=args.enable_prefix_caching,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+        scheduling_policy=args.scheduling_policy,
     )
     return EngineCore(Scheduler(config), runner)

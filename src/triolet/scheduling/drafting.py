@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-__all__ = ["Drafter", "GramIndex", "NGramDrafter", "SuffixDrafter"]
+__all__ = ["Drafter", "GramIndex", "NGramDrafter", "SuffixDrafter", "match_length"]
 
 MAX_INDEXED_PER_CALL = 1024
 """Tokens of a long prompt taken into an index at once: 2 ms, so that a step does not wait for more."""

@@ -48,5 +48,6 @@ def _check_holder(sequence: Sequence, num_rows_in_flight: int, block_size: int) 
     for table in sequence.blocks.tables:
         assert sequence.num_scheduled_tokens <= len(table) * block_size
     assert sequence.num_computed_tokens <= sequence.num_scheduled_tokens
-    assert sequence.num_scheduled_tokens <= len(sequence.token_ids) + sequence.num_samples_in_flight
-    assert len(sequence.token_ids) + sequence.num_samples_in_flight <= sequence.max_length
+    length = len(sequence.token_ids) + sequence.num_samples_in_flight
+    assert sequence.num_scheduled_tokens - sequence.num_draft_tokens_in_flight <= length
+    assert length + sequence.num_draft_tokens_in_flight <= sequence.max_length

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triolet.plan import StepPlan, StepResult
+from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, TokenLogprobs, TokenOutput
 from triolet.scheduling.sequence import Sequence
 
@@ -42,12 +42,13 @@ def split_result(plan: StepPlan, result: StepResult) -> list[RowResult]:
     return rows
 
 
-def take_in(sequence: Sequence, result: RowResult) -> TokenOutput | None:
+def take_in(sequence: Sequence, row: PlanRow, result: RowResult) -> TokenOutput | None:
     """Append the sampled tokens, up to the one that ends the request; None if there is nothing to tell."""
     request_id = sequence.request.request_id
     if result.error is not None:
         return TokenOutput(request_id=request_id, finish_reason=FinishReason.ERROR, error=result.error)
-    if not result.token_ids and not result.prompt_logprobs:
+    prompt_logprobs = _new_prompt_logprobs(sequence, row, result.prompt_logprobs)
+    if not result.token_ids and not prompt_logprobs:
         return None
     num_tokens, finish_reason = _find_end(sequence, result.token_ids)
     token_ids = result.token_ids[:num_tokens]
@@ -56,7 +57,7 @@ def take_in(sequence: Sequence, result: RowResult) -> TokenOutput | None:
         request_id=request_id,
         token_ids=token_ids,
         logprobs=None if result.logprobs is None else result.logprobs[:num_tokens],
-        prompt_logprobs=result.prompt_logprobs,
+        prompt_logprobs=prompt_logprobs,
         finish_reason=finish_reason,
         stop_token_id=token_ids[-1] if finish_reason is FinishReason.STOP else None,
         num_cached_tokens=sequence.num_cached_tokens or 0,
@@ -72,3 +73,14 @@ def _find_end(sequence: Sequence, token_ids: tuple[int, ...]) -> tuple[int, Fini
         if num_tokens == room:
             return num_tokens, FinishReason.LENGTH
     return len(token_ids), None
+
+
+def _new_prompt_logprobs(
+    sequence: Sequence, row: PlanRow, prompt_logprobs: tuple[TokenLogprobs, ...] | None
+) -> tuple[TokenLogprobs, ...] | None:
+    """Those that have not been told before: a sequence that was thrown out computes its prompt again."""
+    if prompt_logprobs is None:
+        return None
+    new = prompt_logprobs[max(0, sequence.num_prompt_logprobs - row.start) :]
+    sequence.num_prompt_logprobs += len(new)
+    return new

@@ -1,65 +1,69 @@
 """Continuous batching: makes one :class:`StepPlan` after another out of the requests there are.
 
-**Order.** Under one token budget: first the running sequences that need one token (decodes), then those
-with more of their prompt to compute, in chunks, then waiting requests, first come first served, while
-slots, blocks and budget last. A sequence is promised the blocks of all its known tokens when it is admitted,
-so that only decodes ever ask for more, one block at a time. One is admitted only if every running sequence
-could still take another block afterwards, so that it is not thrown out again at once. One that is held back,
-because what it needs next is being computed, is overtaken, but not for the slot that it will take.
+**Order.** Under one token budget: first the running sequences that need one token (decodes), with guesses at
+the tokens after it where that pays; then prompts, in chunks. Of the budget for prompts the best ranked one is
+sure of half; before it takes the rest, prompts with fewer tokens left go ahead, fewest first, then those of
+waiting requests, so that a short prompt does not wait for a long one to end. ``long_prefill_token_threshold``
+caps the chunk of each prompt while others decode. A sequence is promised the blocks of all its known tokens
+when it is admitted, so that only decodes ever ask for more. One that is held back, because what it needs next
+is being computed, is overtaken, but not for the slot that it will take.
 
-**Preemption.** A decode that finds no free block throws out the sequence admitted last (perhaps itself),
-which goes back to the front of the queue with its tokens and later computes all of them anew. The oldest
-sequence is never thrown out, so it ends, and then the next oldest: nothing starves. A newcomer never throws
-anything out.
+**Preemption.** A decode that finds no free block throws out the worst ranked sequence (perhaps itself), which
+later computes all its tokens anew. The best ranked is never thrown out, so it ends, and then the next best.
+A newcomer throws out only sequences of a worse priority, for a slot or for blocks.
 
-**Pipelining.** Up to two plans may be in flight. A slot and blocks in use by a plan in flight are given
-back when it is committed: whatever leaves (ended, aborted, preempted) waits for that in ``_leaving``. While
-something is leaving, its blocks are about to come back, so a decode without a block waits rather than throw
-out one more. What is sampled for an ended or aborted sequence is discarded; what is sampled for a preempted
-one is kept, so that it is queued with all its tokens known.
+**Pipelining.** Up to two plans may be in flight. While something is leaving, its blocks are about to come
+back, so what lacks a block waits rather than throw out one more. How many tokens a row with guesses gives is
+not known before it is committed: until then its sequence is in no further plan.
 
 This module knows neither torch, nor text, nor a clock.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from enum import Enum, auto
 
 from triolet.errors import OverloadedError
 from triolet.plan import PlanRow, StepPlan, StepResult
-from triolet.request import Request, TokenOutput
+from triolet.request import FinishReason, Request, TokenOutput
 from triolet.scheduling.config import MAX_PLANS_IN_FLIGHT, SchedulerConfig
-from triolet.scheduling.integrity import check_sequences
-from triolet.scheduling.kv_cache_manager import Admission, KVCacheManager
-from triolet.scheduling.outputs import split_result, take_in
+from triolet.scheduling.kv_cache_manager import Admission
+from triolet.scheduling.outputs import RowResult, split_result, take_in
 from triolet.scheduling.sequence import Sequence, SequenceStatus
+from triolet.scheduling.sequence_table import SequenceTable
+from triolet.scheduling.speculation import NO_DRAFT, Draft, Speculator
 from triolet.statistics import SchedulerStatistics
 
-__all__ = ["MAX_PLANS_IN_FLIGHT", "Scheduler", "SchedulerConfig"]
+__all__ = ["MAX_PLANS_IN_FLIGHT", "Pause", "Scheduler", "SchedulerConfig"]
+
+
+class Pause(Enum):
+    """What is not to be scheduled."""
+
+    NOTHING = auto()
+    NEWCOMERS = auto()
+    """Requests that have not begun; those that have go on to their end."""
+    ALL = auto()
 
 
 @dataclass(slots=True)
-class _Draft:
+class _Step:
     """A plan in the making: its rows, the sequence of each, and the tokens still to be given out."""
 
     budget: int
     rows: list[PlanRow] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
 
-    def num_tokens_for(self, sequence: Sequence) -> int:
-        return min(sequence.num_pending_tokens, self.budget)
-
-    def add(self, sequence: Sequence, num_tokens: int) -> None:
-        self.budget -= num_tokens
-        self.rows.append(sequence.schedule(num_tokens))
+    def add(self, sequence: Sequence, num_tokens: int, draft: Draft = NO_DRAFT) -> None:
+        self.budget -= num_tokens + draft.num_tokens
+        self.rows.append(sequence.schedule(num_tokens, draft))
         self.sequences.append(sequence)
 
 
 class Scheduler:
-    """Decides what each step computes and keeps the books of slots, blocks and tokens.
+    """Decides what each step computes.
 
     Call :meth:`schedule` for a plan, have it run, then :meth:`commit` its result; with a second plan made
     before the first is committed, or without. Not safe to call from several threads at once.
@@ -67,46 +71,53 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self._kv_cache = KVCacheManager(
-            config.layer_groups,
-            block_size=config.block_size,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            enable_prefix_caching=config.enable_prefix_caching,
-        )
-        self._free_slots = list(reversed(range(config.max_num_seqs)))
-        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
-        self._running: dict[int, Sequence] = {}  # in order of admission
-        self._leaving: dict[int, Sequence] = {}
+        self._table = SequenceTable(config)
+        self._speculator = Speculator(config.speculation, config.num_speculative_tokens)
         self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
         self._num_plans = 0
-        self._num_preemptions = 0
+        self._pause = Pause.NOTHING
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._table.running)
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._table.waiting)
 
     @property
     def has_unfinished(self) -> bool:
         """Whether anything is queued, running or not given back yet. If not, no plan is in flight."""
-        return bool(self._waiting or self._running or self._leaving)
+        return bool(self._table.waiting or self._table.running or self._table.leaving)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to schedule or to commit before more is added or the pause ends."""
+        match self._pause:
+            case Pause.NOTHING:
+                return self.has_unfinished
+            case Pause.NEWCOMERS:
+                table = self._table
+                return bool(table.running or table.leaving or table.waiting.num_returned)
+            case Pause.ALL:
+                return bool(self._in_flight)
 
     def is_holding(self, request_id: int) -> bool:
         """Whether the request has a slot and blocks: it runs, or has left with a plan in flight."""
-        return request_id in self._running or request_id in self._leaving
+        return self._table.is_holding(request_id)
 
     def statistics(self) -> SchedulerStatistics:
+        kv_cache = self._table.kv_cache
         return SchedulerStatistics(
             num_running=self.num_running,
             num_waiting=self.num_waiting,
-            num_blocks=self._kv_cache.num_blocks,
-            num_free_blocks=self._kv_cache.num_free_blocks,
-            num_preemptions=self._num_preemptions,
-            num_prefix_queries=self._kv_cache.num_queries,
-            num_prefix_hits=self._kv_cache.num_hits,
+            num_blocks=kv_cache.num_blocks,
+            num_free_blocks=kv_cache.num_free_blocks,
+            num_preemptions=self._table.num_preemptions,
+            num_prefix_queries=kv_cache.num_queries,
+            num_prefix_hits=kv_cache.num_hits,
+            num_draft_tokens=self._speculator.num_draft_tokens,
+            num_accepted_tokens=self._speculator.num_accepted_tokens,
         )
 
     def add(self, request: Request) -> None:
@@ -115,26 +126,36 @@ class Scheduler:
         Raises :class:`OverloadedError` when the queue is full, :class:`PromptTooLongError` when the request
         could not end even with the whole cache to itself, :class:`InvalidRequestError` when it is empty.
         """
-        assert not self.is_holding(request.request_id)
-        assert request.request_id not in self._waiting
+        assert request.request_id not in self._table
         max_length = self.config.max_length_of(request)
         limit = self.config.max_num_queued_requests
-        if len(self._waiting) >= limit:
+        if self.num_waiting >= limit:
             raise OverloadedError(
                 f"{limit} requests are waiting already (--max-num-queued-requests); try again later"
             )
-        self._waiting[request.request_id] = Sequence(request, max_length)
+        self._table.waiting.add(Sequence(request, max_length, self._speculator.start()))
 
     def abort(self, request_id: int) -> bool:
         """Drop a request, wherever it is; nothing more comes out for it. False if there is none to drop."""
-        if self._waiting.pop(request_id, None) is not None:
-            return True
-        sequence = self._running.get(request_id) or self._leaving.get(request_id)
-        if sequence is None or sequence.status is SequenceStatus.FINISHED:
-            return False
-        self._leave(sequence, SequenceStatus.FINISHED)
-        self._give_back(sequence)
-        return True
+        return self._table.drop(request_id)
+
+    def expire(self, request_id: int) -> TokenOutput | None:
+        """End a request, wherever it is, because it is late; its last output, None if it has ended already.
+
+        A token that a plan in flight samples for it is dropped.
+        """
+        if not self._table.drop(request_id):
+            return None
+        return TokenOutput(request_id=request_id, finish_reason=FinishReason.TIMEOUT)
+
+    def pause(self, what: Pause) -> None:
+        """Schedule only what ``what`` leaves, from the next plan on; plans in flight are not touched."""
+        self._pause = what
+
+    def preempt_all(self) -> None:
+        """Throw out all that runs, to be computed anew; what a plan in flight uses comes back with it."""
+        for sequence in list(self._table.running.values()):
+            self._table.preempt(sequence)
 
     def reset_prefix_cache(self, *, preempt_running: bool = False) -> bool:
         """Forget all cached prefixes, so that nothing computed so far is used by a later request.
@@ -143,24 +164,26 @@ class Scheduler:
         thrown out first, to be computed anew.
         """
         if preempt_running:
-            while self._running:
-                self._preempt_last()
-        elif self._running or self._leaving:
+            self.preempt_all()
+        elif self._table.running or self._table.leaving:
             return False
-        self._kv_cache.reset_prefix_cache()
+        self._table.kv_cache.reset_prefix_cache()
         return True
 
     def schedule(self) -> StepPlan | None:
-        """The next plan, or None when nothing can run before something is added or committed."""
+        """The next plan, or None when nothing can run before something is added, committed or resumed."""
         assert len(self._in_flight) < MAX_PLANS_IN_FLIGHT
-        draft = _Draft(self.config.max_num_batched_tokens)
-        self._schedule_running(draft)
-        self._admit_waiting(draft)
-        if not draft.rows:
+        if self._pause is Pause.ALL:
             return None
-        plan = StepPlan(step_id=self._num_plans, rows=tuple(draft.rows))
+        step = _Step(self.config.max_num_batched_tokens)
+        self._make_room_for_urgent()
+        self._schedule_decodes(step)
+        self._schedule_prompts(step)
+        if not step.rows:
+            return None
+        plan = StepPlan(step_id=self._num_plans, rows=tuple(step.rows))
         self._num_plans += 1
-        self._in_flight.append((plan, draft.sequences))
+        self._in_flight.append((plan, step.sequences))
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
@@ -173,117 +196,144 @@ class Scheduler:
         assert result.step_id == plan.step_id
         outputs = []
         for row, sequence, row_result in zip(plan.rows, sequences, split_result(plan, result), strict=True):
-            sequence.commit(row)
+            sequence.commit(row, len(row_result.token_ids))
             if sequence.status is not SequenceStatus.FINISHED:
-                self._commit_blocks(sequence, has_failed=row_result.error is not None)
-                output = take_in(sequence, row_result)
+                output = self._take_in(row, sequence, row_result)
                 if output is not None:
                     outputs.append(output)
-                    if output.finish_reason is not None:
-                        self._leave(sequence, SequenceStatus.FINISHED)
-            if sequence.status is not SequenceStatus.RUNNING:
-                self._give_back(sequence)
+            if sequence.status is not SequenceStatus.RUNNING and self.is_holding(sequence.request.request_id):
+                self._table.give_back(sequence)
         return outputs
 
-    def _commit_blocks(self, sequence: Sequence, *, has_failed: bool) -> None:
-        if has_failed:
-            self._kv_cache.distrust(sequence.blocks)
+    def _take_in(self, row: PlanRow, sequence: Sequence, result: RowResult) -> TokenOutput | None:
+        output = take_in(sequence, row, result)
+        if result.error is not None:
+            self._table.kv_cache.distrust(sequence.blocks)
         else:
-            self._kv_cache.commit(sequence.blocks, sequence.token_ids, sequence.num_computed_tokens)
+            num_tokens = min(sequence.num_computed_tokens, len(sequence.token_ids))
+            self._table.kv_cache.commit(sequence.blocks, sequence.token_ids, num_tokens)
+            if row.num_draft_tokens and sequence.speculation is not None:
+                num_accepted = len(result.token_ids) - 1
+                self._speculator.record(sequence.speculation, row.num_draft_tokens, num_accepted)
+        if output is not None:
+            self._table.waiting.charge(sequence, len(output.token_ids))
+            if output.finish_reason is not None:
+                self._table.end(sequence)
+        return output
 
-    def _schedule_running(self, draft: _Draft) -> None:
-        for sequence in self._in_scheduling_order():
-            if draft.budget == 0:
+    # ------------------------------------------------------------------ who gets what of a step
+
+    def _make_room_for_urgent(self) -> None:
+        """Admit the next waiting request at the cost of running ones, as far as it is more urgent."""
+        if self.config.scheduling_policy != "priority":
+            return
+        sequence = self._next_waiting(set())
+        while sequence is not None:
+            if self._table.num_free_slots and self._table.admit(sequence) is not Admission.NO_ROOM:
                 return
-            if sequence.status is not SequenceStatus.RUNNING:
-                continue  # thrown out by one before it
-            num_tokens = draft.num_tokens_for(sequence)
-            if self._grow(sequence, num_tokens):
-                draft.add(sequence, num_tokens)
+            if self._table.leaving or not self._table.running:
+                return
+            victim = self._table.worst_running()
+            if victim.priority <= sequence.priority:
+                return
+            self._table.preempt(victim)
 
-    def _in_scheduling_order(self) -> Iterator[Sequence]:
-        decodes, prefills = [], []
-        for sequence in self._running.values():
-            num_pending_tokens = sequence.num_pending_tokens
-            if num_pending_tokens == 1:
-                decodes.append(sequence)
-            elif num_pending_tokens:
-                prefills.append(sequence)
-        return chain(decodes, prefills)
+    def _schedule_decodes(self, step: _Step) -> None:
+        decodes = [
+            sequence
+            for sequence in sorted(self._table.running.values(), key=lambda sequence: sequence.rank)
+            if self._is_ready_to_decode(sequence) and self._grow_or_preempt(sequence)
+        ]
+        num_prompt_tokens = sum(sequence.num_pending_tokens for sequence in self._prompts())
+        num_step_tokens = min(len(decodes) + num_prompt_tokens, step.budget)
+        for index, sequence in enumerate(decodes):
+            room = step.budget - (len(decodes) - index)
+            step.add(sequence, 1, self._draft(sequence, room, num_step_tokens))
 
-    def _grow(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Own the blocks of the sequence's next positions; False if there are not enough.
+    def _is_ready_to_decode(self, sequence: Sequence) -> bool:
+        if sequence.status is not SequenceStatus.RUNNING or sequence.num_pending_tokens != 1:
+            return False
+        if sequence.speculation is None or not sequence.num_samples_in_flight:
+            return True
+        # Guesses need the token in flight, and where they pay they gain more than a step under way does.
+        return not sequence.speculation.length_for(self._speculator.break_even(self.num_running))
 
-        A sequence thrown out here has no row in the draft yet: it was admitted after this one, and only
-        decodes, which come first and in order of admission, ever get here without a block.
+    def _grow_or_preempt(self, sequence: Sequence) -> bool:
+        """Have a block for the sequence's next position; False if it has to do without.
+
+        A sequence thrown out here has no row in the step yet: it is ranked below this one.
         """
-        while not self._kv_cache.grow(sequence.blocks, sequence.num_scheduled_tokens + num_tokens):
-            if self._leaving or self._preempt_last() is sequence:
+        while not self._table.grow(sequence, 1):
+            if self._table.leaving:
+                return False
+            victim = self._table.worst_running()
+            self._table.preempt(victim)
+            if victim is sequence:
                 return False
         return True
 
-    def _preempt_last(self) -> Sequence:
-        sequence = next(reversed(self._running.values()))
-        self._num_preemptions += 1
-        self._leave(sequence, SequenceStatus.PREEMPTED)
-        self._give_back(sequence)
-        return sequence
+    def _draft(self, sequence: Sequence, room: int, num_step_tokens: int) -> Draft:
+        """Guesses to go with a decode: up to ``room`` of them, if there are blocks for them."""
+        if sequence.speculation is None or sequence.num_samples_in_flight:
+            return NO_DRAFT
+        limit = min(room, sequence.max_length - len(sequence.token_ids) - 1)
+        break_even = self._speculator.break_even(num_step_tokens)
+        draft = sequence.speculation.propose(sequence.token_ids, limit, break_even)
+        return draft if self._table.grow(sequence, 1 + draft.num_tokens) else NO_DRAFT
 
-    def _admit_waiting(self, draft: _Draft) -> None:
-        for sequence in list(islice(self._waiting.values(), len(self._free_slots))):
-            if not draft.budget:
+    def _prompts(self) -> list[Sequence]:
+        """The running sequences with more than one token to compute, the best ranked first."""
+        prompts = [item for item in self._table.running.values() if item.num_pending_tokens > 1]
+        return sorted(prompts, key=lambda sequence: sequence.rank)
+
+    def _schedule_prompts(self, step: _Step) -> None:
+        limit = self.config.long_prefill_token_threshold
+        chunk = limit if limit and step.rows else self.config.max_num_batched_tokens
+        prompts = self._prompts()
+        if prompts:
+            first = prompts.pop(0)
+            num_left = first.num_pending_tokens
+            reserved = min(num_left, chunk, -(-step.budget // 2))
+            step.budget -= reserved
+            prompts.sort(key=lambda sequence: sequence.num_pending_tokens)
+            shorter = [sequence for sequence in prompts if sequence.num_pending_tokens < num_left]
+            self._add_chunks(step, shorter, chunk)
+            self._admit_waiting(step, chunk, max_length=num_left - 1)
+            step.budget += reserved
+            self._add_chunks(step, [first, *prompts[len(shorter) :]], chunk)
+        self._admit_waiting(step, chunk, max_length=self.config.max_model_len)
+
+    def _add_chunks(self, step: _Step, sequences: list[Sequence], chunk: int) -> None:
+        for sequence in sequences:
+            num_tokens = min(sequence.num_pending_tokens, step.budget, chunk)
+            if num_tokens:
+                has_grown = self._table.grow(sequence, num_tokens)
+                assert has_grown, "the blocks of known tokens are promised at admission"
+                step.add(sequence, num_tokens)
+
+    def _admit_waiting(self, step: _Step, chunk: int, *, max_length: int) -> None:
+        """Start waiting requests in their order, as long as the next has no more than so many tokens."""
+        held_back: set[int] = set()
+        while step.budget and self._table.num_free_slots > len(held_back):
+            sequence = self._next_waiting(held_back)
+            if sequence is None or len(sequence.token_ids) > max_length:
                 return
-            admission = self._kv_cache.admit(sequence.blocks, sequence.token_ids, len(self._running))
-            if admission is Admission.NO_ROOM:
-                return
-            if admission is Admission.ADMITTED:
-                self._start(sequence)
-                num_tokens = draft.num_tokens_for(sequence)
-                has_grown = self._grow(sequence, num_tokens)
-                assert has_grown, "a newcomer's blocks are promised"
-                draft.add(sequence, num_tokens)
+            match self._table.admit(sequence):
+                case Admission.NO_ROOM:
+                    return
+                case Admission.HELD_BACK:
+                    held_back.add(sequence.request.request_id)
+                case Admission.ADMITTED:
+                    self._add_chunks(step, [sequence], chunk)
 
-    def _start(self, sequence: Sequence) -> None:
-        request_id = sequence.request.request_id
-        del self._waiting[request_id]
-        self._running[request_id] = sequence
-        if sequence.num_cached_tokens is None:
-            self._kv_cache.count_lookup(sequence.blocks, len(sequence.token_ids))
-        num_cached_tokens = sequence.blocks.num_cached_blocks * self.config.block_size
-        sequence.admit(self._free_slots.pop(), num_cached_tokens)
-
-    def _leave(self, sequence: Sequence, status: SequenceStatus) -> None:
-        self._running.pop(sequence.request.request_id, None)
-        self._leaving[sequence.request.request_id] = sequence
-        sequence.status = status
-
-    def _give_back(self, sequence: Sequence) -> None:
-        """Free the slot and the blocks of a leaving sequence, unless a plan in flight uses them."""
-        if sequence.num_rows_in_flight:
-            return
-        assert sequence.slot is not None
-        request_id = sequence.request.request_id
-        del self._leaving[request_id]
-        self._kv_cache.release(sequence.blocks)
-        self._free_slots.append(sequence.slot)
-        is_preempted = sequence.status is SequenceStatus.PREEMPTED
-        sequence.reset(SequenceStatus.WAITING if is_preempted else SequenceStatus.FINISHED)
-        if is_preempted:
-            self._waiting[request_id] = sequence
-            self._waiting.move_to_end(request_id, last=False)
+    def _next_waiting(self, held_back: set[int]) -> Sequence | None:
+        if not self._table.waiting:
+            return None
+        return self._table.waiting.next(held_back, returned_only=self._pause is Pause.NEWCOMERS)
 
     def check_integrity(self) -> None:
         """Assert that the books agree with each other; cost grows with the number of blocks."""
-        holders = [*self._running.values(), *self._leaving.values()]
-        self._kv_cache.check_integrity([sequence.blocks for sequence in holders])
-        slots = [*self._free_slots, *(sequence.slot for sequence in holders)]
-        assert Counter(slots) == Counter(range(self.config.max_num_seqs)), "each slot is in one place"
         for plan, _ in self._in_flight:
             assert plan.num_tokens <= self.config.max_num_batched_tokens
-        check_sequences(
-            waiting=self._waiting.values(),
-            running=self._running.values(),
-            leaving=self._leaving.values(),
-            in_flight=Counter(sequence for _, sequences in self._in_flight for sequence in sequences),
-            block_size=self.config.block_size,
-        )
+        in_flight = Counter(sequence for _, sequences in self._in_flight for sequence in sequences)
+        self._table.check_integrity(in_flight)

@@ -23,7 +23,7 @@ from math import log
 from triolet.args import Speculation
 from triolet.scheduling.drafting import Drafter, NGramDrafter, SuffixDrafter
 
-__all__ = ["Draft", "SequenceSpeculation", "Speculator"]
+__all__ = ["NO_DRAFT", "Draft", "SequenceSpeculation", "Speculator"]
 
 FIXED_COST = 3.0
 """Tokens that a step without any would cost; measured with SmolLM2-135M on two cores."""
@@ -84,7 +84,7 @@ class SequenceSpeculation:
 
     def record(self, num_proposed: int, num_accepted: int) -> None:
         """So many of the guesses in a step were right."""
-        self.acceptance = update(self.acceptance, SEQUENCE_RATE, num_proposed, num_accepted)
+        self.acceptance = _update(self.acceptance, SEQUENCE_RATE, num_proposed, num_accepted)
         self.num_paused = 0
         self.pause = MIN_PAUSE if num_accepted else min(2 * self.pause, MAX_PAUSE)
 
@@ -116,12 +116,12 @@ class Speculator:
     def record(self, speculation: SequenceSpeculation, num_proposed: int, num_accepted: int) -> None:
         """So many of the guesses for a sequence in a step were right."""
         speculation.record(num_proposed, num_accepted)
-        self._acceptance = update(self._acceptance, GLOBAL_RATE, num_proposed, num_accepted)
+        self._acceptance = _update(self._acceptance, GLOBAL_RATE, num_proposed, num_accepted)
         self.num_draft_tokens += num_proposed
         self.num_accepted_tokens += num_accepted
 
 
-def update(acceptance: float, rate: float, num_proposed: int, num_accepted: int) -> float:
+def _update(acceptance: float, rate: float, num_proposed: int, num_accepted: int) -> float:
     """The running share after so many right guesses and, if they were not all, a wrong one."""
     acceptance = 1 - (1 - acceptance) * (1 - rate) ** num_accepted
     return acceptance if num_accepted == num_proposed else acceptance * (1 - rate)

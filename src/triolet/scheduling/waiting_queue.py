@@ -65,9 +65,18 @@ class WaitingQueue:
         for level in self._levels_in_order():
             yield from level
 
-    def next(self, held_back: Container[int] = ()) -> Sequence | None:
+    @property
+    def num_returned(self) -> int:
+        """How many of them have begun and were thrown out."""
+        return sum(len(level.returned) for level in self._levels.values())
+
+    def next(self, held_back: Container[int] = (), *, returned_only: bool = False) -> Sequence | None:
         """The sequence to admit next, of those whose request is not held back; None if there is none."""
-        return next((item for item in self if item.request.request_id not in held_back), None)
+        for level in self._levels_in_order():
+            for sequence in level.returned if returned_only else level:
+                if sequence.request.request_id not in held_back:
+                    return sequence
+        return None
 
     def virtual_times(self, priority: int = 0) -> dict[str, int]:
         """Tokens served to each caller that waits at this priority, for checks."""

@@ -65,8 +65,19 @@ def shape(plan: StepPlan | None) -> list[tuple[int, int, int]]:
 
 
 def sample(request: Request, token_ids: Items[int]) -> int:
-    """The token after ``token_ids``: depends on the seed, the position and every token before."""
+    """The token after ``token_ids``: depends on the seed, the position and every token before.
+
+    Every other request repeats itself before long: its tokens depend on the two before.
+    """
+    if request.seed % 2:
+        return hash((request.seed, tuple(token_ids[-2:]))) % VOCAB_SIZE
     return hash((request.seed, len(token_ids), tuple(token_ids))) % VOCAB_SIZE
+
+
+def guess(request: Request, token_ids: Items[int]) -> int:
+    """A draft model's token after ``token_ids``; two out of three are right."""
+    token_id = sample(request, token_ids)
+    return token_id if len(token_ids) % 3 else (token_id + 1) % VOCAB_SIZE
 
 
 def expected_output(request: Request, max_model_len: int) -> tuple[list[int], FinishReason]:
@@ -148,7 +159,7 @@ class FakeRunner:
             assert row.first_new_block == len(table)
             assert all(0 <= block_id < num_blocks for block_id in new_block_ids)
             table += new_block_ids
-            assert len(table) == -(-(row.start + row.num_tokens) // self.block_size)
+            assert len(table) * self.block_size >= row.start + row.num_tokens
 
     def _seen(self, row: PlanRow) -> set[tuple[int, int]]:
         return self._blocks(row, 0)
@@ -169,36 +180,47 @@ class FakeRunner:
         plan = self.in_flight.popleft()
         errors = errors or {}
         sampled = [self._run(row, is_broken=index in errors) for index, row in enumerate(plan.rows)]
-        token_ids = [token_id for token_id in sampled if token_id is not None]
+        token_ids = tuple(token_ids for token_ids in sampled if token_ids)
         return plan, StepResult(
-            step_id=plan.step_id,
-            token_ids=tuple((token_id,) for token_id in token_ids),
-            logprobs=(None,) * len(token_ids),
-            errors=errors,
+            step_id=plan.step_id, token_ids=token_ids, logprobs=(None,) * len(token_ids), errors=errors
         )
 
-    def _run(self, row: PlanRow, *, is_broken: bool) -> int | None:
+    def _run(self, row: PlanRow, *, is_broken: bool) -> tuple[int, ...]:
         slot = self._slot_of(row)
         slot.is_broken |= is_broken
         assert len(slot.token_ids) == row.start, "positions are computed once each, in order"
-        if row.token_ids:
-            assert len(row.token_ids) == row.num_tokens
-            token_ids = row.token_ids
-        else:
-            assert row.num_tokens == 1
-            assert slot.last_token is not None, "nothing was sampled in the slot yet"
-            token_ids = (slot.last_token,)
-        for position, token_id in enumerate(token_ids, row.start):
+        for position, token_id in enumerate(self._input_tokens(row, slot), row.start):
             slot.append(token_id)
             for group in range(len(self.windows)):
                 place = self._place(slot, group, position)
                 self.cache[place] = -1 if slot.is_broken else slot.contents[position]
         self._check_seen(slot, row.start)
         self.num_computed += row.num_tokens
-        if not row.is_sampled:
-            return None
-        slot.last_token = sample(row.request, slot.token_ids)
-        return slot.last_token
+        return self._sample(row, slot) if row.is_sampled else ()
+
+    def _input_tokens(self, row: PlanRow, slot: Slot) -> tuple[int, ...]:
+        if len(row.token_ids) == row.num_tokens:
+            return row.token_ids
+        if not row.token_ids:
+            assert (row.num_tokens, row.num_draft_tokens) == (1, 0)
+            assert slot.last_token is not None, "nothing was sampled in the slot yet"
+            return (slot.last_token,)
+        assert len(row.token_ids) == row.num_tokens - row.num_draft_tokens
+        token_ids = [*slot.token_ids, *row.token_ids]
+        for _ in range(row.num_draft_tokens):
+            token_ids.append(guess(row.request, token_ids))
+        return tuple(token_ids[row.start :])
+
+    def _sample(self, row: PlanRow, slot: Slot) -> tuple[int, ...]:
+        """Keep the guesses as far as they are right, and add the token after them."""
+        end = len(slot.token_ids) - row.num_draft_tokens
+        token_ids = [sample(row.request, slot.token_ids[:end])]
+        while end < len(slot.token_ids) and slot.token_ids[end] == token_ids[-1]:
+            end += 1
+            token_ids.append(sample(row.request, slot.token_ids[:end]))
+        del slot.token_ids[end:], slot.contents[end:]
+        slot.last_token = token_ids[-1]
+        return tuple(token_ids)
 
     def _slot_of(self, row: PlanRow) -> Slot:
         if row.history is not None:
@@ -250,6 +272,13 @@ class Harness:
         is_live = not self.has_ended(request_id)
         assert self.scheduler.abort(request_id) == is_live
         self.outcomes[request_id].is_aborted |= is_live
+
+    def expire(self, request_id: int) -> TokenOutput | None:
+        output = self.scheduler.expire(request_id)
+        assert (output is not None) == (not self.has_ended(request_id))
+        if output is not None:
+            self.outcomes[request_id].last = output
+        return output
 
     def has_ended(self, request_id: int) -> bool:
         return self.outcomes[request_id].last is not None or self.outcomes[request_id].is_aborted

@@ -13,6 +13,13 @@ REQUEST = Request(
 )
 
 
+def row(start: int, slot: int = 0, is_sampled: bool = True) -> PlanRow:
+    return PlanRow(
+        request=REQUEST, slot=slot, start=start, num_tokens=1, token_ids=(1,), first_new_block=0,
+        new_block_ids=((0,),), is_sampled=is_sampled,
+    )  # fmt: skip
+
+
 def logprobs(token_id: int) -> TokenLogprobs:
     return TokenLogprobs((token_id,), (-1.0,), 1)
 
@@ -35,7 +42,7 @@ def test_tokens_are_taken_up_to_the_one_that_ends_the_request(
     stop_token_id: int | None,
 ) -> None:
     sequence = Sequence(REQUEST, max_length=6)
-    output = take_in(sequence, RowResult(token_ids=sampled, logprobs=tuple(map(logprobs, sampled))))
+    output = take_in(sequence, row(0), RowResult(token_ids=sampled, logprobs=tuple(map(logprobs, sampled))))
     assert output is not None
     assert (output.request_id, output.token_ids) == (3, kept)
     assert (output.finish_reason, output.stop_token_id) == (finish_reason, stop_token_id)
@@ -45,7 +52,7 @@ def test_tokens_are_taken_up_to_the_one_that_ends_the_request(
 
 def test_a_failed_row_ends_its_request_and_gives_no_token() -> None:
     sequence = Sequence(REQUEST, max_length=6)
-    output = take_in(sequence, RowResult(token_ids=(5,), error="broken"))
+    output = take_in(sequence, row(0), RowResult(token_ids=(5,), error="broken"))
     assert output is not None
     assert (output.token_ids, output.finish_reason, output.error) == ((), FinishReason.ERROR, "broken")
     assert sequence.token_ids == [1, 2]
@@ -53,20 +60,14 @@ def test_a_failed_row_ends_its_request_and_gives_no_token() -> None:
 
 def test_a_chunk_that_is_not_the_last_tells_of_nothing_but_prompt_logprobs() -> None:
     sequence = Sequence(REQUEST, max_length=6)
-    assert take_in(sequence, RowResult()) is None
-    output = take_in(sequence, RowResult(prompt_logprobs=(logprobs(2),)))
+    assert take_in(sequence, row(0), RowResult()) is None
+    output = take_in(sequence, row(0), RowResult(prompt_logprobs=(logprobs(2),)))
     assert output is not None
     assert (output.token_ids, output.prompt_logprobs) == ((), (logprobs(2),))
 
 
 def test_a_result_is_split_by_rows() -> None:
-    def row(slot: int, is_sampled: bool) -> PlanRow:
-        return PlanRow(
-            request=REQUEST, slot=slot, start=0, num_tokens=1, token_ids=(1,), first_new_block=0,
-            new_block_ids=((0,),), is_sampled=is_sampled,
-        )  # fmt: skip
-
-    plan = StepPlan(step_id=0, rows=(row(0, True), row(1, False), row(2, True)))
+    plan = StepPlan(step_id=0, rows=(row(0, 0), row(0, 1, is_sampled=False), row(0, 2)))
     result = StepResult(
         step_id=0, token_ids=((4, 5), (6,)), logprobs=(None, (logprobs(6),)), errors={2: "broken"},
         prompt_logprobs={1: (logprobs(2),)},
@@ -82,3 +83,13 @@ def test_a_sample_too_many_is_our_own_mistake() -> None:
     result = StepResult(step_id=0, token_ids=((4,),), logprobs=(None,), errors={})
     with pytest.raises(AssertionError):
         split_result(StepPlan(step_id=0, rows=()), result)
+
+
+def test_prompt_logprobs_are_told_once_even_if_the_prompt_is_computed_again() -> None:
+    sequence = Sequence(REQUEST, max_length=6)
+    first, second = logprobs(1), logprobs(2)
+    told = []
+    for start, computed in [(0, (first,)), (0, (first,)), (0, (first, second)), (1, (second,))]:
+        output = take_in(sequence, row(start), RowResult(prompt_logprobs=computed))
+        told.append(output.prompt_logprobs if output else None)
+    assert told == [(first,), None, (second,), None]

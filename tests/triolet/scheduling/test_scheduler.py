@@ -112,20 +112,18 @@ def test_blocks_come_with_the_chunk_that_fills_them_and_are_promised_before() ->
     harness.run()
 
 
-def test_decodes_come_before_chunks_and_chunks_before_newcomers() -> None:
+def test_decodes_come_first_and_short_prompts_before_the_rest_of_long_ones() -> None:
     harness = Harness(make_config(max_num_batched_tokens=8))
     harness.add(make_request(0, 12, 4))
     harness.step()
     harness.add(make_request(1, 2, 4))
-    assert shape(harness.schedule()) == [(0, 8, 4), (1, 0, 2)]
+    assert shape(harness.schedule()) == [(1, 0, 2), (0, 8, 4)]
     harness.commit()
     harness.add(make_request(2, 12, 4))
     harness.add(make_request(3, 2, 4))
     assert shape(harness.schedule()) == [(0, 12, 1), (1, 2, 1), (2, 0, 6)]
     harness.commit()
-    assert shape(harness.schedule()) == [(0, 13, 1), (1, 3, 1), (2, 6, 6)]
-    harness.commit()
-    assert shape(harness.schedule()) == [(0, 14, 1), (1, 4, 1), (2, 12, 1), (3, 0, 2)]
+    assert shape(harness.schedule()) == [(0, 13, 1), (1, 3, 1), (3, 0, 2), (2, 6, 4)]
     harness.commit()
     harness.run()
 

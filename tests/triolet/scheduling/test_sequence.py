@@ -64,7 +64,7 @@ def test_a_token_in_flight_is_pending_and_its_row_has_no_token_ids() -> None:
 
 def test_a_token_known_by_then_is_in_its_row() -> None:
     running = Running(3, 20)
-    running.sequence.commit(running.schedule(3))
+    running.sequence.commit(running.schedule(3), 1)
     running.sequence.token_ids.append(9)
     assert running.schedule(1).token_ids == (9,)
 
@@ -82,10 +82,10 @@ def test_computed_follows_scheduled() -> None:
     sequence = running.sequence
     rows = [running.schedule(4), running.schedule(2)]
     assert (sequence.num_computed_tokens, sequence.num_scheduled_tokens) == (0, 6)
-    sequence.commit(rows[0])
+    sequence.commit(rows[0], 0)
     assert (sequence.num_computed_tokens, sequence.num_rows_in_flight) == (4, 1)
     assert sequence.num_samples_in_flight == 1
-    sequence.commit(rows[1])
+    sequence.commit(rows[1], 1)
     assert (sequence.num_computed_tokens, sequence.num_samples_in_flight) == (6, 0)
 
 
@@ -94,13 +94,13 @@ def test_rows_are_committed_in_order() -> None:
     running.schedule(4)
     last = running.schedule(2)
     with pytest.raises(AssertionError):
-        running.sequence.commit(last)
+        running.sequence.commit(last, 1)
 
 
 def test_after_a_reset_all_known_tokens_are_pending() -> None:
     running = Running(3, 20)
     sequence = running.sequence
-    sequence.commit(running.schedule(3))
+    sequence.commit(running.schedule(3), 1)
     sequence.token_ids.append(9)
     running.kv_cache.release(sequence.blocks)
     sequence.reset(SequenceStatus.WAITING)
