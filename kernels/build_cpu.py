@@ -36,13 +36,14 @@ COMMON_FLAGS = (
 AVX2_FLAGS = "-mavx2 -mfma"
 AVX512_FLAGS = f"{AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16"
 X86_VARIANTS: Mapping[str, str] = {
-    "amx": f"{AVX512_FLAGS} -mamx-tile -mamx-int8 -mamx-bf16",
+    "amx": f"{AVX512_FLAGS} -mavx512fp16 -mamx-tile -mamx-bf16",
     "avx512": AVX512_FLAGS,
     "avx2": AVX2_FLAGS,
     "portable": "",
 }
 ONLY_PORTABLE = ("cpuid", "plain_attention", "team")
-WITH_TILES = ("attention", "dense_linear", "linear")
+WITH_TILES = ("attention", "dense_linear", "tile_linear")
+ONLY_TILES = ("tile_linear",)
 
 
 class BuildError(Exception):
@@ -94,7 +95,7 @@ def _accepts(compiler: list[str], flags: str) -> bool:
 def _has_variant(source: str, variant: str) -> bool:
     if source in ONLY_PORTABLE:
         return variant == "portable"
-    return variant != "amx" or source in WITH_TILES
+    return source in WITH_TILES if variant == "amx" else source not in ONLY_TILES
 
 
 def _find_compiler(environment: Mapping[str, str]) -> list[str]:

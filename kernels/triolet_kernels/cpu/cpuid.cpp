@@ -23,7 +23,7 @@ extern "C" __attribute__((visibility("default"))) int triolet_runs_avx512() {
 
 // Linux hands out the matrix tiles on request only, to the whole process.
 extern "C" __attribute__((visibility("default"))) int triolet_runs_amx() {
-    constexpr unsigned kEdxTiles = 3u << 24 | 1u << 22;  // registers, int8, bf16
+    constexpr unsigned kEdxTiles = 1u << 24 | 1u << 23 | 1u << 22;  // registers, AVX512-FP16, bf16
     constexpr int kRequestPermission = 0x1023, kTileData = 18;
     unsigned eax, ebx, ecx = 0, edx;
     if (!triolet_runs_avx512()) return 0;

@@ -2,8 +2,8 @@
 //
 // A weight is code * scale + minimum with one scale and minimum to a block; an input is code * step. A block's
 // product of codes is exact in int32; blocks are added in float32, in order, so that a row's result has the same
-// bits whatever the rows beside it, and on matrix tiles as in vectors. One scale to a whole row of inputs would cost
-// some 4 % of perplexity; one to a block costs less than 1 %. Only for CPUs with AVX512-VNNI.
+// bits whatever the rows beside it. One scale to a whole row of inputs would cost some 4 % of perplexity; one to a block
+// costs less than 1 %. Only for CPUs with AVX512-VNNI; those with matrix tiles have something better (tile_linear.cpp).
 
 #include "simd.h"
 
@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 
-#include "linear_tiles.h"
 #include "parallel.h"
 #include "quantized_rows.h"
 
@@ -102,22 +101,22 @@ struct Linear {
     int64_t num_rows, width, num_outputs;
     WeightFormat format;
 
-    void run_panel(int64_t panel, const RowGroups& groups, const QuantizedRows& rows, TileBlock* scratch) const {
-        int64_t num_blocks = width / kBlock, first_output = panel * kPanel;
+    int64_t num_groups() const { return (num_rows + kRows - 1) / kRows; }
+    int64_t group_size(int64_t group) const {
+        return num_rows - group * kRows < kRows ? num_rows - group * kRows : kRows;
+    }
+
+    void run_panel(int64_t panel, const QuantizedRows& rows) const {
+        int64_t first_output = panel * kPanel;
         int64_t count = num_outputs - first_output < kPanel ? num_outputs - first_output : kPanel;
-        const uint8_t* panel_weights = weights + panel * num_blocks * format.block_size();
-        TilePanel tiles(panel_weights, format, groups.num_tiles ? num_blocks : 0, scratch);
-        alignas(64) float results[kTileRows * kPanel];
-        for (int64_t index = 0; index < groups.count(); ++index) {
-            int64_t first = groups.first(index), size = groups.size(index);
-            QuantizedRows group = rows.group(groups, index, width);
-            if (groups.is_tile(index))
-                tiles.multiply(group, results);
-            else
-                (format.bits == 4 ? multiply_panel_for<4> : multiply_panel_for<8>)(size)(panel_weights, format, group,
-                                                                                         results);
-            for (int64_t row = 0; row < size; ++row)
-                write(output + (first + row) * num_outputs + first_output, results + row * kPanel, first_output, count);
+        const uint8_t* panel_weights = weights + panel * (width / kBlock) * format.block_size();
+        alignas(64) float results[kRows * kPanel];
+        for (int64_t group = 0; group < num_groups(); ++group) {
+            auto multiply = (format.bits == 4 ? multiply_panel_for<4> : multiply_panel_for<8>)(group_size(group));
+            multiply(panel_weights, format, rows.group(group, width), results);
+            for (int64_t row = 0; row < group_size(group); ++row)
+                write(output + (group * kRows + row) * num_outputs + first_output, results + row * kPanel, first_output,
+                      count);
         }
     }
 
@@ -135,26 +134,19 @@ struct Linear {
     void run(RunTeam run_team, int64_t num_threads) const {
         constexpr int64_t kUnitsPerThread = 8;
         int64_t num_blocks = width / kBlock, num_panels = (num_outputs + kPanel - 1) / kPanel;
-        RowGroups groups = {num_rows, kHasTiles && num_rows >= kMinRowsForTiles ? num_rows / kTileRows : 0};
-        int64_t num_scales = 2 * num_rows * num_blocks, num_indices = groups.count() * (2 * num_blocks + 1);
+        int64_t num_scales = 2 * num_rows * num_blocks, num_indices = num_groups() * (2 * num_blocks + 1);
         int64_t size = 2 * num_rows * width + 2 * num_scales * int64_t(sizeof(float)) + num_indices * 4;
-        // Codes come first: a tile whose rows straddle cache lines takes twice as long to load.
         auto* codes = static_cast<int8_t*>(aligned_alloc(64, (size + 63) / 64 * 64));
         auto* steps = reinterpret_cast<float*>(codes + 2 * num_rows * width);
         auto* block = reinterpret_cast<int32_t*>(steps + 2 * num_scales);
-        QuantizedRows rows = {codes, steps, steps + num_scales, block, block + 2 * groups.count() * num_blocks};
-        for_each_row(run_team, num_threads, groups.count(), kRows * width, [&](int64_t index) {
-            quantize_group(x + groups.first(index) * width, groups.size(index), groups.is_tile(index), width,
-                           rows.group(groups, index, width));
+        QuantizedRows rows = {codes, steps, steps + num_scales, block, block + 2 * num_groups() * num_blocks};
+        for_each_row(run_team, num_threads, num_groups(), kRows * width, [&](int64_t group) {
+            quantize_group(x + group * kRows * width, group_size(group), width, rows.group(group, width));
         });
         int64_t num_units = num_panels < kUnitsPerThread * num_threads ? num_panels : kUnitsPerThread * num_threads;
         for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
-            int64_t scratch_size = groups.num_tiles ? num_blocks * int64_t(sizeof(TileBlock)) : 0;
-            auto* scratch = scratch_size ? static_cast<TileBlock*>(aligned_alloc(64, scratch_size)) : nullptr;
             int64_t end = (unit + 1) * num_panels / num_units;
-            for (int64_t panel = unit * num_panels / num_units; panel < end; ++panel)
-                run_panel(panel, groups, rows, scratch);
-            free(scratch);
+            for (int64_t panel = unit * num_panels / num_units; panel < end; ++panel) run_panel(panel, rows);
         });
         free(codes);
     }

@@ -1,9 +1,9 @@
 """Linear layers and embedding tables.
 
-Quantised weights of the common kinds stay quantised and go to the compiled kernel, with inputs rounded to
-int8 in blocks of 32; so they do for bfloat16 only: float32 asks for exact arithmetic. Everything else is
-dequantised and goes to the dense kernel. Without compiled kernels torch multiplies: its own results depend on
-the number of rows.
+Quantised weights of the common kinds stay quantised and go to a compiled kernel: on matrix tiles where the
+CPU has them, else with inputs rounded to int8 in blocks of 32; so they do for bfloat16 only: float32 asks for
+exact arithmetic. Everything else is dequantised and goes to the dense kernel. Without compiled kernels torch
+multiplies: its own results depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional
 from triolet_kernels.cpu.dense_linear import DenseLinearKernels, PackedDense
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
+from triolet_kernels.cpu.tile_linear import PackedTiles, TileLinearKernels
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
@@ -29,7 +30,7 @@ class PackedLinear:
     ``weight``: panels of one of the kernels, or (out, in) for torch.
     """
 
-    weight: PackedWeight | PackedDense | Tensor
+    weight: PackedTiles | PackedWeight | PackedDense | Tensor
     bias: Tensor | None
 
 
@@ -48,12 +49,15 @@ class LinearKernels:
         self._team = native.team
         self._kernels = native.kernels("linear")
         self._dense = DenseLinearKernels(native)
+        self._tiles = TileLinearKernels(native)
         self.uses_torch_threads = False
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
     ) -> PackedLinear:
         if isinstance(weight, QuantTensor):
+            if self._tiles.takes(weight, dtype):
+                return PackedLinear(self._tiles.pack(weight), None if bias is None else bias.float())
             if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
                 return PackedLinear(pack(weight), None if bias is None else bias.float())
             weight = weight.dequantize()
@@ -63,6 +67,8 @@ class LinearKernels:
         return PackedLinear(weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
+        if isinstance(packed.weight, PackedTiles):
+            return self._tiles.linear(x, packed.weight, packed.bias)
         if isinstance(packed.weight, PackedWeight):
             return self._run(x, packed.weight, packed.bias)
         if isinstance(packed.weight, PackedDense):

@@ -39,6 +39,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "linear": [*[_POINTER] * 4, *[_INT] * 5, *_TEAM],
     "dense_linear": [*[_POINTER] * 4, *[_INT] * 3, *_TEAM],
     "plain_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
+    "tile_linear": [*[_POINTER] * 4, *[_INT] * 4, _FLOAT, *_TEAM],
     "paged_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
 }
 
@@ -83,7 +84,7 @@ class NativeLibrary:
         return cls(None, "torch", (None, 1))
 
     def kernels(self, name: str, *, multiple_of: int = _MOST_LANES) -> dict[torch.dtype, Kernel]:
-        """Kernel ``name`` for each number format, in the best variant, up to ``isa``, that suits the shape.
+        """Kernel ``name`` for each number format it takes, in the best variant, up to ``isa``, for the shape.
 
         ``multiple_of`` divides every length the kernel works along; empty if no variant has so few lanes.
         """
@@ -91,9 +92,13 @@ class NativeLibrary:
             return {}
         names = list(INSTRUCTION_SETS)
         for isa in names[names.index(self.isa) :]:
-            has_kernel = hasattr(self.library, f"triolet_{name}_float32_{isa}")
-            if has_kernel and multiple_of % INSTRUCTION_SETS[isa] == 0 and _runs(self.library, isa):
-                return {dtype: _kernel(self.library, name, f"{text}_{isa}") for dtype, text in DTYPES.items()}
+            found = {
+                dtype: f"{text}_{isa}"
+                for dtype, text in DTYPES.items()
+                if hasattr(self.library, f"triolet_{name}_{text}_{isa}")
+            }
+            if found and multiple_of % INSTRUCTION_SETS[isa] == 0 and _runs(self.library, isa):
+                return {dtype: _kernel(self.library, name, variant) for dtype, variant in found.items()}
         return {}
 
 

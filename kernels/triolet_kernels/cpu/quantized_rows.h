@@ -10,7 +10,6 @@ namespace {
 constexpr int64_t kBlock = 32;
 constexpr int64_t kPanel = 2 * kLanes;  // outputs that are computed together
 constexpr int kRows = 6;                // rows × 2 vectors, of int32 and of float32, fit in the registers
-constexpr int kTileRows = 16;           // rows of a matrix tile, where the CPU has those
 constexpr int64_t kScalesSize = kPanel * 2;
 
 // A block whose step exceeds this share of its row's root mean square has an outlier that drowns its other
@@ -61,34 +60,18 @@ struct WeightScales {
     }
 };
 
-// How rows are grouped: as many whole tiles as there are, if any are used, then groups of at most kRows.
-struct RowGroups {
-    int64_t num_rows;
-    int64_t num_tiles;
-
-    int64_t count() const { return num_tiles + (num_rows - num_tiles * kTileRows + kRows - 1) / kRows; }
-    bool is_tile(int64_t index) const { return index < num_tiles; }
-    int64_t first(int64_t index) const {
-        return is_tile(index) ? index * kTileRows : num_tiles * kTileRows + (index - num_tiles) * kRows;
-    }
-    int64_t size(int64_t index) const {
-        int64_t rest = num_rows - first(index), most = is_tile(index) ? kTileRows : kRows;
-        return rest < most ? rest : most;
-    }
-};
-
 // A group of rows as int8: a list of terms, each block of its inputs in order, some of them twice. Rows that need
 // no second term have zeros in it, which add exactly nothing.
 struct QuantizedRows {
-    int8_t* codes;   // [term][8 quads][rows][4]; in a tile [term][rows][32]
+    int8_t* codes;   // [term][8 quads][rows][4]
     float* steps;    // [term][rows]
     float* sums;     // [term][rows]: of the codes
     int32_t* block;  // [term]: which block of the weights it goes with
     int32_t* num_terms;
 
     // Where group `index` of all has its part.
-    QuantizedRows group(const RowGroups& groups, int64_t index, int64_t width) const {
-        int64_t max_terms = 2 * width / kBlock, first = groups.first(index);
+    QuantizedRows group(int64_t index, int64_t width) const {
+        int64_t max_terms = 2 * width / kBlock, first = index * kRows;
         return {codes + 2 * first * width, steps + first * max_terms, sums + first * max_terms,
                 block + index * max_terms, num_terms + index};
     }
@@ -99,13 +82,9 @@ TRIOLET_INLINE int round_block(Vec low, Vec high, float inverse_step, int8_t* co
     __m512i first = _mm512_cvtps_epi32(mul(low, splat(inverse_step)));
     __m512i second = _mm512_cvtps_epi32(mul(high, splat(inverse_step)));
     __m128i bytes[2] = {_mm512_cvtsepi32_epi8(first), _mm512_cvtsepi32_epi8(second)};
-    if (stride == 4) {
-        memcpy(codes, bytes, kBlock);
-    } else {
-        __m256i all = _mm256_set_m128i(bytes[1], bytes[0]);
-        __m256i places = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(int(stride)));
-        _mm256_i32scatter_epi32(codes, places, all, 1);
-    }
+    __m256i all = _mm256_set_m128i(bytes[1], bytes[0]);
+    __m256i places = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(int(stride)));
+    _mm256_i32scatter_epi32(codes, places, all, 1);
     return _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
 }
 
@@ -117,10 +96,10 @@ float root_mean_square(const T* x, int64_t size) {
 }
 
 // One row's part of a term.
-TRIOLET_INLINE void put_term(const QuantizedRows& group, int64_t term, int64_t row, int64_t count, bool is_tile,
-                             float step, Vec low, Vec high) {
-    int8_t* codes = group.codes + term * kBlock * count + row * (is_tile ? kBlock : 4);
-    int sum = round_block(low, high, step > 0 ? 1 / step : 0, codes, is_tile ? 4 : count * 4);
+TRIOLET_INLINE void put_term(const QuantizedRows& group, int64_t term, int64_t row, int64_t count, float step,
+                             Vec low, Vec high) {
+    int8_t* codes = group.codes + term * kBlock * count + row * 4;
+    int sum = round_block(low, high, step > 0 ? 1 / step : 0, codes, count * 4);
     group.steps[term * count + row] = step;
     group.sums[term * count + row] = float(sum);
 }
@@ -132,7 +111,7 @@ TRIOLET_INLINE Vec remainder(Vec x, float step) {
 
 // The second term of a block: x and steps are those of the first, for each of `count` rows.
 template <class T>
-void refine_block(const T* x, int64_t count, bool is_tile, int64_t width, const QuantizedRows& group, int64_t term,
+void refine_block(const T* x, int64_t count, int64_t width, const QuantizedRows& group, int64_t term,
                   const float* limits) {
     for (int64_t row = 0; row < count; ++row) {
         float step = group.steps[(term - 1) * count + row];
@@ -143,14 +122,14 @@ void refine_block(const T* x, int64_t count, bool is_tile, int64_t width, const 
         } else {
             step = 0;
         }
-        put_term(group, term, row, count, is_tile, step / kRefinement, low, high);
+        put_term(group, term, row, count, step / kRefinement, low, high);
     }
 }
 
 // Turns `count` rows into terms.
 template <class T>
-void quantize_group(const T* x, int64_t count, bool is_tile, int64_t width, const QuantizedRows& group) {
-    float limits[kTileRows];
+void quantize_group(const T* x, int64_t count, int64_t width, const QuantizedRows& group) {
+    float limits[kRows];
     for (int64_t row = 0; row < count; ++row) limits[row] = kRefineAbove * root_mean_square(x + row * width, width);
     int32_t term = 0;
     for (int64_t index = 0; index < width / kBlock; ++index) {
@@ -160,12 +139,12 @@ void quantize_group(const T* x, int64_t count, bool is_tile, int64_t width, cons
             Vec low = load(block + row * width), high = load(block + row * width + kLanes);
             float step = max_lanes(max(_mm512_abs_ps(low), _mm512_abs_ps(high))) / 127.0f;
             if (step < kSmallestStep) step = 0;
-            put_term(group, term, row, count, is_tile, step, low, high);
+            put_term(group, term, row, count, step, low, high);
             is_refined |= step > limits[row];
         }
         group.block[term++] = int32_t(index);
         if (!is_refined) continue;
-        refine_block(block, count, is_tile, width, group, term, limits);
+        refine_block(block, count, width, group, term, limits);
         group.block[term++] = int32_t(index);
     }
     *group.num_terms = term;

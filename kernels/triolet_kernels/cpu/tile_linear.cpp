@@ -1,0 +1,232 @@
+// Linear layers with weights kept quantised, on matrix tiles (AMX-BF16): inputs stay bf16, weights become it on the way.
+//
+// Each row of a tile is summed on its own, over all inputs in one order, so that a row's result has the same bits
+// whatever the rows beside it. No sum of products needs to be put in scale on the way, and inputs are not rounded any
+// further. Spreading the weights out keeps pace with memory. Only for CPUs with matrix tiles.
+
+#include "panel_codes.h"
+
+#if defined(__AMX_BF16__)
+
+#include "parallel.h"
+
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int64_t kRowGroup = 2 * kTileRows;  // rows that go through a panel together
+constexpr int64_t kMaxRows = 512;             // rows whose sums are kept while a panel is worked on
+constexpr int64_t kAhead = 12 * 1024;         // bytes between what is spread out and what is fetched from memory
+
+// Blocks of a panel that are spread out before the tiles take them, so that they are still in the nearest cache: for
+// one group of rows, for a few, and for so many that spreading out must not be interrupted often.
+constexpr int64_t kFewBlocks = 6, kSomeBlocks = 9, kManyBlocks = 18;
+constexpr int64_t kManyRows = 256;
+
+TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+TRIOLET_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// As ldtilecfg reads it. Tiles 2 r + h are for sums of rows 16 r on and half h of a panel, 4 and 5 for inputs of those
+// rows, 6 and 7 for the halves' weights.
+struct alignas(64) TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {};
+
+    explicit TileShapes(int64_t num_rows) {
+        auto first = uint8_t(num_rows < kTileRows ? num_rows : kTileRows);
+        auto second = uint8_t(num_rows > kTileRows ? num_rows - kTileRows : 1);
+        const uint8_t each[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
+        memcpy(rows, each, sizeof each);
+    }
+};
+
+// Gives the tiles their shapes, while it lives and as often as the number of rows changes.
+class TileSession {
+public:
+    // Returns num_rows.
+    int64_t use(int64_t num_rows) {
+        if (num_rows == num_rows_) return num_rows;
+        TileShapes shapes(num_rows);
+        asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read
+        _tile_loadconfig(&shapes);
+        return num_rows_ = num_rows;
+    }
+    ~TileSession() {
+        if (num_rows_) _tile_release();
+    }
+
+private:
+    int64_t num_rows_ = 0;
+};
+
+// Sums of a group of rows over all blocks of a panel, in the tiles 0 to 3.
+template <bool HAS_SECOND>
+struct TileSums {
+    static constexpr int64_t kRowBytes = kPanel * sizeof(float), kHalf = kPanel / 2, kSecond = kTileRows * kPanel;
+
+    static TRIOLET_INLINE void clear() {
+        _tile_zero(0);
+        _tile_zero(1);
+        if constexpr (HAS_SECOND) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+    }
+
+    static TRIOLET_INLINE void load(const float* sums) {
+        _tile_stream_loadd(0, sums, kRowBytes);
+        _tile_stream_loadd(1, sums + kHalf, kRowBytes);
+        if constexpr (HAS_SECOND) {
+            _tile_stream_loadd(2, sums + kSecond, kRowBytes);
+            _tile_stream_loadd(3, sums + kSecond + kHalf, kRowBytes);
+        }
+    }
+
+    static TRIOLET_INLINE void save(float* sums) {
+        _tile_stored(0, sums, kRowBytes);
+        _tile_stored(1, sums + kHalf, kRowBytes);
+        if constexpr (HAS_SECOND) {
+            _tile_stored(2, sums + kSecond, kRowBytes);
+            _tile_stored(3, sums + kSecond + kHalf, kRowBytes);
+        }
+        asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read and write
+    }
+
+    // Inputs pass by; the weights, which the next group of rows wants again, keep their place in the cache.
+    static TRIOLET_INLINE void add(const bf16* x, int64_t width, const SpreadBlock* blocks, int64_t num_blocks) {
+        const int64_t stride = width * int64_t(sizeof(bf16));
+        asm volatile("" ::: "memory");
+        for (int64_t block = 0; block < num_blocks; ++block, x += kBlock) {
+            _tile_stream_loadd(4, x, stride);
+            _tile_loadd(6, blocks[block].tiles[0], 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, blocks[block].tiles[1], 64);
+            _tile_dpbf16ps(1, 4, 7);
+            if constexpr (HAS_SECOND) {
+                _tile_stream_loadd(5, x + kTileRows * width, stride);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+    }
+};
+
+template <class Codes>
+struct Linear {
+    const bf16* x;
+    const uint8_t* weights;
+    const float* bias;
+    bf16* output;
+    int64_t num_rows, width, num_outputs;
+    float factor;
+
+    int64_t num_panels() const { return divide_up(num_outputs, kPanel); }
+
+    const uint8_t* codes_of(int64_t panel, int64_t block) const {
+        return weights + (panel * (width / kBlock) + block) * Codes::kSize;
+    }
+
+    static void spread(const uint8_t* codes, int64_t num_blocks, SpreadBlock* blocks) {
+        for (int64_t block = 0; block < num_blocks; ++block, codes += Codes::kSize) {
+            for (int64_t i = 0; i < Codes::kSize; i += 64) __builtin_prefetch(codes + kAhead + i);
+            Codes::spread(codes, blocks[block]);
+        }
+    }
+
+    // Sums [row][kPanel] of all rows, where they are one group: they stay in the tiles to the end.
+    template <bool HAS_SECOND>
+    void add_up_group(int64_t panel, float* sums) const {
+        const int64_t num_blocks = width / kBlock;
+        SpreadBlock blocks[kFewBlocks];
+        TileSums<HAS_SECOND>::clear();
+        for (int64_t first = 0; first < num_blocks; first += kFewBlocks) {
+            int64_t count = smaller(kFewBlocks, num_blocks - first);
+            spread(codes_of(panel, first), count, blocks);
+            TileSums<HAS_SECOND>::add(x + first * kBlock, width, blocks, count);
+        }
+        TileSums<HAS_SECOND>::save(sums);
+    }
+
+    // Brings the sums of a group of rows forward by some blocks.
+    template <bool HAS_SECOND>
+    void continue_group(int64_t first_row, int64_t first_block, const SpreadBlock* blocks, int64_t num_blocks,
+                        float* sums) const {
+        if (first_block)
+            TileSums<HAS_SECOND>::load(sums);
+        else
+            TileSums<HAS_SECOND>::clear();
+        TileSums<HAS_SECOND>::add(x + first_row * width + first_block * kBlock, width, blocks, num_blocks);
+        TileSums<HAS_SECOND>::save(sums);
+    }
+
+    // Sums [row][kPanel] of `count` rows.
+    void add_up(int64_t panel, int64_t first_row, int64_t count, TileSession& session, float* sums) const {
+        if (num_rows <= kRowGroup)
+            return session.use(num_rows) > kTileRows ? add_up_group<true>(panel, sums) : add_up_group<false>(panel, sums);
+        const int64_t num_blocks = width / kBlock;
+        const int64_t num_runs = divide_up(num_blocks, count < kManyRows ? kSomeBlocks : kManyBlocks);
+        SpreadBlock blocks[kManyBlocks];
+        for (int64_t run = 0; run < num_runs; ++run) {
+            int64_t first = run * num_blocks / num_runs, size = (run + 1) * num_blocks / num_runs - first;
+            spread(codes_of(panel, first), size, blocks);
+            for (int64_t row = 0; row < count; row += kRowGroup) {
+                if (session.use(smaller(kRowGroup, count - row)) > kTileRows)
+                    continue_group<true>(first_row + row, first, blocks, size, sums + row * kPanel);
+                else
+                    continue_group<false>(first_row + row, first, blocks, size, sums + row * kPanel);
+            }
+        }
+    }
+
+    // Sums of a panel, put in scale, to their place in the output.
+    void write(int64_t panel, int64_t first_row, int64_t count, const float* sums) const {
+        const int64_t first_output = panel * kPanel, rest = num_outputs - first_output;
+        alignas(64) float panel_bias[kPanel] = {};
+        if (bias) memcpy(panel_bias, bias + first_output, sizeof(float) * (smaller(rest, kPanel)));
+        const Vec bias_left = load(panel_bias), bias_right = load(panel_bias + kLanes);
+        const __mmask32 is_there = rest < kPanel ? (1u << rest) - 1 : ~0u;
+        bf16* target = output + first_row * num_outputs + first_output;
+        for (int64_t row = 0; row < count; ++row, sums += kPanel, target += num_outputs) {
+            Vec left = fma(load(sums), splat(factor), bias_left);
+            Vec right = fma(load(sums + kLanes), splat(factor), bias_right);
+            _mm512_mask_storeu_epi16(target, is_there, (__m512i)_mm512_cvtne2ps_pbh(right, left));
+        }
+    }
+
+    void run(RunTeam run_team, int64_t num_threads) const {
+        constexpr int64_t kUnitsPerThread = 8;
+        int64_t num_units = smaller(num_panels(), num_threads * kUnitsPerThread);
+        for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
+            alignas(64) float sums[kMaxRows * kPanel];
+            TileSession session;
+            int64_t end = (unit + 1) * num_panels() / num_units;
+            for (int64_t row = 0; row < num_rows; row += kMaxRows) {
+                int64_t count = smaller(kMaxRows, num_rows - row);
+                for (int64_t panel = unit * num_panels() / num_units; panel < end; ++panel) {
+                    add_up(panel, row, count, session, sums);
+                    write(panel, row, count, sums);
+                }
+            }
+        });
+    }
+};
+
+}  // namespace
+
+// x (num_rows, width) times the packed weight (num_outputs, width) times factor, plus bias (num_outputs,) float32 or
+// null → output (num_rows, num_outputs). `kind`: 0 for 4-bit codes, 1 for those with minimums, 2 for 8-bit codes.
+TRIOLET_EXPORT(tile_linear_bfloat16)
+(const bf16* x, const uint8_t* weights, const float* bias, bf16* output, int64_t num_rows, int64_t width,
+ int64_t num_outputs, int64_t kind, float factor, RunTeam run_team, int64_t num_threads) {
+    auto run = [&](auto codes) {
+        Linear<decltype(codes)>{x, weights, bias, output, num_rows, width, num_outputs, factor}.run(run_team, num_threads);
+    };
+    if (kind == 0)
+        run(NibbleCodes<false>{});
+    else if (kind == 1)
+        run(NibbleCodes<true>{});
+    else
+        run(ByteCodes{});
+}
+
+#endif
