@@ -60,10 +60,12 @@ class FakeRunner:
         self.is_held = threading.Event()
         self.num_steps = 0
         self.is_closed = False
+        self.missing: set[str] = set()
         self.threads: set[int] = set()
 
     def execute(self, plan: StepPlan) -> StepResult:
         assert not self.is_closed, "a step after close()"
+        assert not self.missing, "a step while asleep"
         self.threads.add(threading.get_ident())
         if not self.gate.is_set():
             self.is_held.set()
@@ -83,6 +85,12 @@ class FakeRunner:
             ),
             errors={},
         )
+
+    def release(self) -> None:
+        self.missing = {"weights", "kv_cache"}
+
+    def restore(self, part: str) -> None:
+        self.missing.discard(part)
 
     def close(self) -> None:
         self.is_closed = True

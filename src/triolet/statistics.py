@@ -9,11 +9,21 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["EngineHealth", "EngineState", "EngineStatistics", "Histogram", "SchedulerStatistics"]
+__all__ = [
+    "CoreStatistics",
+    "EngineHealth",
+    "EngineState",
+    "EngineStatistics",
+    "Histogram",
+    "SchedulerStatistics",
+    "token_histogram",
+]
 
 SECONDS_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
+
+TOKEN_BUCKETS = tuple(float(2**exponent) for exponent in range(18))
 
 
 class EngineState(StrEnum):
@@ -45,6 +55,11 @@ class Histogram:
         return Histogram(self.bounds, list(self.counts), self.total)
 
 
+def token_histogram() -> Histogram:
+    """For numbers of tokens, 1 to 131,072."""
+    return Histogram(TOKEN_BUCKETS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStatistics:
     """A snapshot of the scheduler."""
@@ -66,6 +81,28 @@ class SchedulerStatistics:
     def kv_usage(self) -> float:
         """Share of KV blocks in use, 0 to 1."""
         return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStatistics:
+    """A snapshot of what an engine core has done since it started.
+
+    Times are in seconds. ``queue_time``: from a request's arrival to its first step; ``prefill_time``: from
+    there to its first token; ``decode_time``: from there to its last; ``inference_time``: both.
+    ``time_per_output_token``: the mean of a request over its tokens after the first. The histograms of tokens
+    are of ended requests, ``iteration_tokens`` of steps.
+    """
+
+    num_computed_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    queue_time: Histogram = field(default_factory=Histogram)
+    prefill_time: Histogram = field(default_factory=Histogram)
+    decode_time: Histogram = field(default_factory=Histogram)
+    inference_time: Histogram = field(default_factory=Histogram)
+    time_per_output_token: Histogram = field(default_factory=Histogram)
+    prompt_tokens: Histogram = field(default_factory=token_histogram)
+    generation_tokens: Histogram = field(default_factory=token_histogram)
+    iteration_tokens: Histogram = field(default_factory=token_histogram)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

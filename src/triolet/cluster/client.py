@@ -5,7 +5,7 @@ This module knows no text and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -13,11 +13,12 @@ import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
+from triolet.core.control import PauseMode, SleepPart
 from triolet.core.engine_core import load_core
 from triolet.core.service import CoreService
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
-from triolet.statistics import Histogram, SchedulerStatistics
+from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
 
 __all__ = ["ClientFactory", "EngineClient", "open_client"]
 
@@ -54,7 +55,56 @@ class EngineClient(Protocol):
         """All token outputs since the last call; waits for at least one. None at all once stopped."""
         ...
 
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def is_sleeping(self) -> bool: ...
+
+    async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
+        """Start no further request; requests are accepted and wait. Return when nothing is computed any more.
+
+        ``abort`` ends all requests with what they have, ``wait`` lets those that have begun finish, ``keep``
+        freezes them. ``clear_cache`` forgets computed prefixes; frozen requests are then computed anew.
+        Raises InvalidRequestError for an unknown mode, RuntimeError when resumed before it was complete.
+
+        Cancellation: the engine stays paused.
+        """
+        ...
+
+    def resume(self) -> None:
+        """Go on after a pause. Raises RuntimeError while asleep."""
+        ...
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        """Pause; from ``level`` 1 on give the memory of weights and KV cache back as well.
+
+        Raises InvalidRequestError for an unknown level or mode.
+
+        Cancellation: the engine stays paused, or asleep.
+        """
+        ...
+
+    async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
+        """Take back what is asleep, or the parts in ``tags``; go on once nothing is missing.
+
+        Raises InvalidRequestError for an unknown part, ModelLoadError if the weights cannot be read: then the
+        engine sleeps on.
+
+        Cancellation: the engine sleeps on.
+        """
+        ...
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget computed prefixes; False, and nothing done, while requests use them.
+
+        ``reset_running_requests``: have those compute everything anew instead, with the same outcome.
+        """
+        ...
+
     def scheduler_statistics(self) -> SchedulerStatistics: ...
+
+    def core_statistics(self) -> CoreStatistics: ...
 
     def last_step_age(self) -> float | None: ...
 

@@ -9,17 +9,20 @@ This module knows no event loop, no text and no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from triolet.args import EngineArgs
+from triolet.core.accounts import Accounts
 from triolet.core.containment import execute_contained
-from triolet.errors import EngineDeadError
+from triolet.core.control import PauseMode, SleepPart, check_mode, check_parts
+from triolet.errors import EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, StepPlan, StepResult
-from triolet.request import Request, TokenOutput
-from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
-from triolet.statistics import SchedulerStatistics
+from triolet.request import FinishReason, Request, TokenOutput
+from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
+from triolet.statistics import CoreStatistics, SchedulerStatistics
 
 __all__ = ["CoreFactory", "EngineCore", "Runner", "build_core", "load_core"]
 
@@ -38,16 +41,38 @@ class Runner(Protocol):
     @property
     def vocab_size(self) -> int: ...
     def execute(self, plan: StepPlan) -> StepResult: ...
+    def release(self) -> None:
+        """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
+        ...
+
+    def restore(self, part: str) -> None:
+        """Have ``weights`` or ``kv_cache`` again after :meth:`release`. Raises ModelLoadError."""
+        ...
+
     def close(self) -> None: ...
 
 
 class EngineCore:
-    """Runs requests to their end, one step at a time."""
+    """Runs requests to their end, one step at a time; pauses and sleeps between steps.
 
-    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+    ``clock`` gives seconds; ``log_interval`` is that between two lines of statistics while there is work.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        log_interval: float = 0.0,
+    ) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._clock = clock
+        self._accounts = Accounts(clock, log_interval)
         self._num_failed_steps = 0
+        self._is_paused = False
+        self._asleep: frozenset[SleepPart] = frozenset()
         self.max_model_len = runner.max_model_len
         self.vocab_size = runner.vocab_size
 
@@ -55,17 +80,43 @@ class EngineCore:
     def has_unfinished(self) -> bool:
         return self._scheduler.has_unfinished
 
+    # ------------------------------------------------------------------ requests
+
     def add(self, request: Request) -> None:
         """Queue a request. Raises OverloadedError (queue full) or PromptTooLongError (never fits)."""
-        self._scheduler.add(request)
+        try:
+            self._scheduler.add(request)
+        except OverloadedError as exc:
+            exc.retry_after = self._accounts.retry_after(self._scheduler.num_waiting)
+            raise
+        self._accounts.added(request)
 
     def abort(self, request_id: int) -> bool:
         """Take a request out, wherever it is; False if it has ended already."""
+        self._accounts.ended(request_id)
         return self._scheduler.abort(request_id)
+
+    def expire(self) -> list[TokenOutput]:
+        """End the requests that are past a deadline, with what they have."""
+        late = list(self._accounts.deadlines.take_late(self._clock()))
+        outputs = [output for request_id in late if (output := self._scheduler.expire(request_id))]
+        for request_id in late:
+            self._accounts.ended(request_id)
+        return outputs
+
+    def seconds_to_deadline(self) -> float | None:
+        """Until :meth:`expire` will next have something to do; None if it will not."""
+        due = self._accounts.deadlines.next_due()
+        return None if due is None else due - self._clock()
+
+    # ------------------------------------------------------------------ steps
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None if nothing can run now."""
-        return self._scheduler.schedule()
+        plan = self._scheduler.schedule()
+        if plan is not None:
+            self._accounts.planned(plan)
+        return plan
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a step. A failure is that of the requests it happens with, not of the engine.
@@ -86,23 +137,118 @@ class EngineCore:
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Record what a step computed and return what it produced; plans are committed in order."""
-        return self._scheduler.commit(plan, result)
+        outputs = self._scheduler.commit(plan, result)
+        self._accounts.committed(plan, outputs)
+        self._accounts.log(self._scheduler.statistics)
+        return outputs
 
     def step(self) -> list[TokenOutput]:
-        """One whole step; empty when there was nothing to do."""
+        """One whole step; empty when there was nothing to do. Requests that are late end before it."""
+        outputs = self.expire()
         plan = self.schedule()
-        return [] if plan is None else self.commit(plan, self.execute(plan))
+        return outputs if plan is None else outputs + self.commit(plan, self.execute(plan))
+
+    # ------------------------------------------------------------------ control
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a pause is complete: no step is under way, nor any request that is waited for."""
+        return self.is_paused and not self._scheduler.has_work
+
+    def pause(self, mode: PauseMode) -> list[TokenOutput]:
+        """Start no request from here on; what is aborted is returned. Complete once :attr:`is_quiet`.
+
+        Raises InvalidRequestError for an unknown mode.
+        """
+        check_mode(mode)
+        self._is_paused = True
+        self._scheduler.pause(Pause.NEWCOMERS if mode == "wait" else Pause.ALL)
+        return [
+            TokenOutput(request_id=request_id, finish_reason=FinishReason.ABORT)
+            for request_id in (self._accounts.request_ids if mode == "abort" else ())
+            if self.abort(request_id)
+        ]
+
+    def resume(self) -> None:
+        """Go on after a pause. Raises RuntimeError while asleep."""
+        if self._asleep:
+            raise RuntimeError("the engine sleeps; wake it with wake_up()")
+        self._is_paused = False
+        self._scheduler.pause(Pause.NOTHING)
+
+    def fall_asleep(self, level: int) -> None:
+        """Sleep from here on, a pause being complete; from level 1 on :meth:`release_memory` follows.
+
+        Requests that have begun will be computed anew, with the same outcome.
+        """
+        assert self.is_paused
+        assert self.is_quiet
+        if level == 0:
+            self._asleep |= {"scheduling"}
+            return
+        self.reset_prefix_cache(reset_running_requests=True)
+        self._asleep = frozenset({"weights", "kv_cache", "scheduling"})
+
+    def release_memory(self) -> None:
+        """Give the memory of weights and KV cache back; on the thread that computes."""
+        assert self._asleep
+        self._runner.release()
+
+    def parts_to_wake(self, tags: Iterable[SleepPart] | None) -> frozenset[SleepPart]:
+        """What of it is asleep, all of it by None. Raises InvalidRequestError for an unknown part."""
+        return check_parts(tags, self._asleep)
+
+    def restore_memory(self, parts: Collection[SleepPart]) -> None:
+        """Have weights or KV cache again; on the thread that computes. Raises ModelLoadError."""
+        for part in sorted(set(parts) - {"scheduling"}):
+            self._runner.restore(part)
+
+    def wake_up(self, parts: Collection[SleepPart]) -> None:
+        """These have been restored. When nothing is missing any more, requests go on."""
+        self._asleep -= set(parts)
+        if parts and self._asleep <= {"scheduling"}:
+            self._asleep = frozenset()
+            self.resume()
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget all computed prefixes; False, and nothing done, while requests use them.
+
+        ``reset_running_requests``: have those compute everything anew instead, with the same outcome.
+        """
+        return self._scheduler.reset_prefix_cache(preempt_running=reset_running_requests)
+
+    # ------------------------------------------------------------------ books
 
     def statistics(self) -> SchedulerStatistics:
         return self._scheduler.statistics()
 
+    def core_statistics(self) -> CoreStatistics:
+        return self._accounts.statistics()
+
     def check_integrity(self) -> None:
         """Assert every invariant of the scheduler and its blocks."""
         self._scheduler.check_integrity()
+        assert self._scheduler.has_unfinished or not self._accounts.request_ids
+        assert len(self._accounts.deadlines) <= len(self._accounts.request_ids)
 
     def reset(self) -> None:
-        """Drop every request and all books about them, in whatever state an interrupted step left them."""
+        """Drop every request and all books about them, in whatever state an interrupted step left them.
+
+        A pause is then of all that comes, whatever its mode was.
+        """
         self._scheduler = Scheduler(self._scheduler.config)
+        if self._is_paused:
+            self._scheduler.pause(Pause.ALL)
+        for request_id in self._accounts.request_ids:
+            self._accounts.ended(request_id)
 
     def close(self) -> None:
         """Give weights and KV cache back."""
@@ -136,4 +282,4 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         long_prefill_token_threshold=args.long_prefill_token_threshold,
         scheduling_policy=args.scheduling_policy,
     )
-    return EngineCore(Scheduler(config), runner)
+    return EngineCore(Scheduler(config), runner, log_interval=args.log_stats_interval)

@@ -10,19 +10,22 @@ This module knows no text, no HTTP and no torch.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
 
+from triolet.core.control import PauseMode, SleepPart, check_level, check_mode
 from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
-from triolet.statistics import Histogram, SchedulerStatistics
+from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
 
 __all__ = ["CoreService"]
 
@@ -67,7 +70,9 @@ class CoreService:
         self._leaving: deque[tuple[int, float]] = deque()
         self._scheduler_scope = anyio.CancelScope()
         self._step_scope = anyio.CancelScope()
-        self._step_ended = Wakeup()
+        self._quiet_changed: anyio.Event | None = None
+        self._deadline_changed = Wakeup()
+        self._control = anyio.Lock()
         self._waiting_since: dict[int, float] = {}
         self._busy_since: float | None = None
         self.num_steps = 0
@@ -100,6 +105,7 @@ class CoreService:
                 async with anyio.create_task_group() as task_group:
                     task_group.start_soon(self._schedule_steps)
                     task_group.start_soon(self._finish_steps)
+                    task_group.start_soon(self._watch_deadlines)
                     task_status.started()
                     await anyio.sleep_forever()
             finally:
@@ -112,9 +118,10 @@ class CoreService:
         self._scheduler_scope.cancel()
         self._depth = 0
         while self._num_in_flight:
-            await self._step_ended.wait()
+            await self._wait_for_change()
         self._step_scope.cancel()
         self._is_stopped = True
+        self._deadline_changed.set()
         self._output_arrived.set()
 
     def _load_core(self) -> None:
@@ -135,19 +142,30 @@ class CoreService:
     def add(self, request: Request) -> None:
         """Queue a request; never blocks. Raises OverloadedError or PromptTooLongError."""
         self.core.add(request)
+        if self.core.seconds_to_deadline() is not None:
+            self._deadline_changed.set()
         self._waiting_since[request.request_id] = time.monotonic()
         self._work.set()
 
     def abort(self, request_id: int) -> None:
         """Take a request out at once; ids that have ended are ignored."""
+        if self.core.abort(request_id):
+            self._note_left(request_id)
+
+    def _note_left(self, request_id: int) -> None:
         self._waiting_since.pop(request_id, None)
-        if not self.core.abort(request_id):
-            return
         if self._num_in_flight:
             self._leaving.append((self._last_planned, time.monotonic()))
         else:
             self.cancel_latency.observe(0.0)
         self._work.set()
+        self._note_change()
+
+    def _end_early(self, outputs: list[TokenOutput]) -> None:
+        """Hand the last outputs of requests on that were ended outside of a step."""
+        for output in outputs:
+            self._note_left(output.request_id)
+        self._hand_on(outputs)
 
     async def get_outputs(self) -> list[TokenOutput]:
         """All token outputs since the last call; waits for one. None at all once stopped. For one task."""
@@ -159,14 +177,92 @@ class CoreService:
     def scheduler_statistics(self) -> SchedulerStatistics:
         return self._core.statistics() if self._core is not None else SchedulerStatistics()
 
+    def core_statistics(self) -> CoreStatistics:
+        return self._core.core_statistics() if self._core is not None else CoreStatistics()
+
     def last_step_age(self) -> float | None:
         """Seconds since a step last ended (or work began), None when there is nothing to do."""
-        return None if self._busy_since is None else time.monotonic() - self._busy_since
+        if self._busy_since is None or (self.core.is_paused and not self._num_in_flight):
+            return None
+        return time.monotonic() - self._busy_since
 
     def oldest_waiting_age(self) -> float | None:
         """Seconds that the request longest without a token has been here."""
         first = next(iter(self._waiting_since.values()), None)
         return None if first is None else time.monotonic() - first
+
+    # ------------------------------------------------------------------ control
+
+    @property
+    def is_paused(self) -> bool:
+        return self.core.is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self.core.is_sleeping
+
+    async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        check_mode(mode)
+        async with self._control:
+            await self._pause(mode, clear_cache=clear_cache)
+
+    def resume(self) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        self.core.resume()
+        self._go_on()
+
+    async def sleep(self, level: int, mode: PauseMode) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        check_level(level)
+        check_mode(mode)
+        async with self._control:
+            await self._pause(mode, clear_cache=level > 0)
+            self.core.fall_asleep(level)
+            if level > 0:
+                await self._thread.call(self.core.release_memory)
+
+    async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        async with self._control:
+            parts = self.core.parts_to_wake(tags)
+            await self._thread.call(partial(self.core.restore_memory, parts))
+            self.core.wake_up(parts)
+            self._go_on()
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        is_reset = self.core.reset_prefix_cache(reset_running_requests=reset_running_requests)
+        self._work.set()
+        return is_reset
+
+    def _go_on(self) -> None:
+        if not self._num_in_flight:
+            self._busy_since = None  # that of before the pause
+        self._work.set()
+        self._note_change()
+
+    async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
+        if self.core.is_sleeping:
+            return
+        self._end_early(self.core.pause(mode))
+        while not self.core.is_quiet:
+            await self._wait_for_change()
+            if not self.core.is_paused:
+                raise RuntimeError("the engine was resumed before its pause was complete")
+        if clear_cache:
+            self.core.reset_prefix_cache(reset_running_requests=True)
+
+    async def _wait_for_change(self) -> None:
+        """Return when a step has ended, a request has left or a pause has."""
+        if self._quiet_changed is None:
+            self._quiet_changed = anyio.Event()
+        await self._quiet_changed.wait()
+
+    def _note_change(self) -> None:
+        if self._quiet_changed is not None:
+            self._quiet_changed.set()
+            self._quiet_changed = None
 
     # ------------------------------------------------------------------ the tasks
 
@@ -185,6 +281,14 @@ class CoreService:
                 while self._results:
                     self._finish_step(*self._results.popleft())
 
+    async def _watch_deadlines(self) -> None:
+        """The timer task: end requests that are late. Sleeps until the next can be."""
+        while not self._is_stopped:
+            seconds = self.core.seconds_to_deadline()
+            with anyio.move_on_after(math.inf if seconds is None else seconds):
+                await self._deadline_changed.wait()
+            self._end_early(self.core.expire())
+
     def _finish_step(self, plan: StepPlan, result: StepResult | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
@@ -192,7 +296,7 @@ class CoreService:
         outputs = self._commit(plan, result)
         self._start_steps()  # before anything else: the device is waiting
         self._hand_on(outputs)
-        self._step_ended.set()
+        self._note_change()
 
     def _start_steps(self) -> None:
         while self._num_in_flight < self._depth and (plan := self.core.schedule()) is not None:

@@ -35,6 +35,7 @@ from triolet.runtime.kv_cache import (
 )
 from triolet.runtime.memory import available_memory
 from triolet.runtime.prompt_logprobs import prompt_logprobs
+from triolet.runtime.residence import Sources, return_freed_memory
 from triolet.runtime.sampler import Sampler
 from triolet_kernels.ops import AttentionBatch, select_ops
 
@@ -76,6 +77,7 @@ class ModelRunner:
         max_num_seqs: int,
         device: torch.device,
         sampler: Sampler | None = None,
+        sources: Sources[Model, KVCacheTensors] | None = None,
     ) -> None:
         """``sampler`` None is one for ``vocab_size`` with everything as usual."""
         self.num_blocks, _, self.block_size, _ = kv_cache[0][0].shape
@@ -84,6 +86,7 @@ class ModelRunner:
         self.max_model_len = max_model_len
         self._model: Model | None = model
         self._kv_cache = kv_cache
+        self._sources = sources
         self._num_threads_before: int | None = None
         self._sampler = sampler or Sampler(vocab_size)
         self._batch_builder = BatchBuilder(
@@ -116,7 +119,7 @@ class ModelRunner:
         try:
             on_phase("loading weights")
             with open_checkpoint(files) as checkpoint:
-                runner = cls._load_checkpoint(checkpoint, args, device, on_phase, constraints)
+                runner = cls._load_checkpoint(files, checkpoint, args, device, on_phase, constraints)
             on_phase("warming up")
             runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
         except BaseException:
@@ -128,6 +131,7 @@ class ModelRunner:
     @classmethod
     def _load_checkpoint(
         cls,
+        files: ModelFiles,
         checkpoint: Checkpoint,
         args: EngineArgs,
         device: torch.device,
@@ -153,15 +157,9 @@ class ModelRunner:
             )
         except ValueError as error:
             raise UsageError(str(error), param="kernels") from error
-        with torch.inference_mode():
-            model = load_model(
-                checkpoint,
-                ops,
-                dtype=dtype,
-                device=device,
-                num_positions=max_model_len,
-                on_tensor=partial(on_phase, "loading weights"),
-            )
+        load = torch.inference_mode()(load_model)
+        read = partial(load, ops=ops, dtype=dtype, device=device, num_positions=max_model_len)
+        model = read(checkpoint, on_tensor=partial(on_phase, "loading weights"))
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")
@@ -171,14 +169,16 @@ class ModelRunner:
             device, str(dtype).removeprefix("torch."), ops.name, num_blocks, args.block_size,
             num_blocks * cache_config.bytes_per_block >> 20,
         )  # fmt: skip
+        allocate = partial(allocate_kv_cache, cache_config, num_blocks)
         return cls(
             model,
-            allocate_kv_cache(cache_config, num_blocks),
+            allocate(),
             vocab_size=config.vocab_size,
             max_model_len=max_model_len,
             max_num_seqs=args.max_num_seqs,
             device=device,
             sampler=Sampler(config.vocab_size, logprobs_mode=args.logprobs_mode, constraints=constraints),
+            sources=Sources(partial(_read_again, files, args, read), allocate),
         )
 
     @torch.inference_mode()
@@ -187,7 +187,8 @@ class ModelRunner:
 
         What is wrong with one row only is in the result's ``errors``; its token is then 0 and means nothing.
         """
-        assert self._model is not None, "the runner is closed"
+        assert self._model is not None, "the runner is closed or has no weights now"
+        assert self._kv_cache, "there is no KV cache now"
         self._sampler.begin(plan.rows)
         batch = self._batch_builder.build(plan.rows)
         hidden = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
@@ -226,6 +227,20 @@ class ModelRunner:
             self.execute(_plan(request, start=0, token_ids=request.prompt_token_ids, block_ids=block_ids))
         self.execute(_plan(request, start=num_tokens, token_ids=(0,), block_ids=block_ids))
 
+    def release(self) -> None:
+        """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
+        self._model = None
+        self._kv_cache = ()
+        return_freed_memory()
+
+    def restore(self, part: str) -> None:
+        """Have ``weights`` or ``kv_cache`` again, if they are not there. Raises :class:`ModelLoadError`."""
+        assert self._sources is not None, "the runner was not loaded from files"
+        if part == "weights" and self._model is None:
+            self._model = self._sources.load_model()
+        elif part == "kv_cache" and not self._kv_cache:
+            self._kv_cache = self._sources.allocate_kv_cache()
+
     def close(self) -> None:
         """Give weights, KV cache and torch's number of threads back. May be called twice."""
         self._model = None
@@ -233,6 +248,17 @@ class ModelRunner:
         if self._num_threads_before is not None:
             torch.set_num_threads(self._num_threads_before)
             self._num_threads_before = None
+
+
+def _read_again(files: ModelFiles, args: EngineArgs, read: Callable[[Checkpoint], Model]) -> Model:
+    """The weights from their files once more, with as many threads as the first time."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(choose_num_threads(args))
+    try:
+        with open_checkpoint(files) as checkpoint:
+            return read(checkpoint)
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _plan(request: Request, *, start: int, token_ids: Sequence[int], block_ids: tuple[int, ...]) -> StepPlan:

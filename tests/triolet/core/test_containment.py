@@ -84,6 +84,12 @@ class PagedRunner:
             errors={},
         )
 
+    def release(self) -> None:
+        self._cache.clear()
+
+    def restore(self, part: str) -> None:
+        """Nothing is missing."""
+
     def close(self) -> None:
         self._cache.clear()
 

@@ -1,19 +1,25 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import pytest
 from tests.fakes import FakeRunner, fake_core
 
 from triolet.args import EngineArgs
-from triolet.errors import EngineDeadError
+from triolet.core.engine_core import EngineCore
+from triolet.errors import EngineDeadError, OverloadedError
 from triolet.plan import StepPlan
-from triolet.request import FinishReason, Request, TokenOutput
+from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
 
 
-def request(request_id: int, *, prompt: int = 3, max_tokens: int = 4) -> Request:
+def request(request_id: int, *, prompt: int = 3, max_tokens: int = 4, **options: Any) -> Request:
     return Request(
-        request_id=request_id, prompt_token_ids=tuple(range(prompt)), max_tokens=max_tokens, seed=0
+        request_id=request_id,
+        prompt_token_ids=tuple(range(request_id, request_id + prompt)),
+        max_tokens=max_tokens,
+        seed=0,
+        options=RequestOptions(**options),
     )
 
 
@@ -118,3 +124,218 @@ def test_reset_drops_everything_even_a_plan_under_way() -> None:
     assert core.statistics().num_free_blocks == core.statistics().num_blocks
     core.add(request(0))
     assert len(run(core)) == 4
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def clocked_core(clock: Clock, runner: FakeRunner, **options: Any) -> EngineCore:
+    scheduler = fake_core(runner, EngineArgs(**options))._scheduler
+    return EngineCore(scheduler, runner, clock=clock)
+
+
+def texts(outputs: list[TokenOutput]) -> dict[int, str]:
+    """What each request said, and in capitals how it ended."""
+    found: dict[int, str] = {}
+    for output in outputs:
+        end = output.finish_reason.value.upper() if output.finish_reason else ""
+        text = "".join(map(chr, output.token_ids)) + end
+        found[output.request_id] = found.get(output.request_id, "") + text
+    return found
+
+
+def check_empty(core: EngineCore) -> None:
+    core.check_integrity()
+    assert not core.has_unfinished
+    assert core.seconds_to_deadline() is None
+    assert core.statistics().num_free_blocks == core.statistics().num_blocks
+
+
+class TestDeadlines:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"queue_timeout": 1.5}, "defgLENGTH"),
+            ({"first_token_timeout": 0.5}, "TIMEOUT"),
+            ({"first_token_timeout": 1.5}, "defgLENGTH"),
+            ({"timeout": 1.5}, "deTIMEOUT"),
+            ({"timeout": 3.0}, "defTIMEOUT"),
+        ],
+    )
+    def test_in_the_step_after_it_has_passed(self, options: dict[str, Any], said: str) -> None:
+        clock = Clock()
+
+        def tick(plan: StepPlan) -> None:
+            clock.now += 1
+
+        core = clocked_core(clock, FakeRunner(fail=tick))
+        core.add(request(1, **options))
+        core.add(request(2, prompt=9, max_tokens=6))
+        if said == "TIMEOUT":
+            clock.now += 1
+        assert texts(run(core)) == {1: said, 2: "jklmnoLENGTH"}
+        check_empty(core)
+
+    def test_in_the_queue(self) -> None:
+        clock = Clock()
+
+        def tick(plan: StepPlan) -> None:
+            clock.now += 1
+
+        core = clocked_core(clock, FakeRunner(fail=tick), max_num_seqs=1)
+        for number in range(3):
+            core.add(request(number, queue_timeout=5))
+        assert core.seconds_to_deadline() == 5
+        assert texts(run(core)) == {0: "defgLENGTH", 1: "defgLENGTH", 2: "TIMEOUT"}
+        check_empty(core)
+
+    @pytest.mark.parametrize("num_in_flight", [1, 2])
+    def test_while_steps_are_under_way(self, num_in_flight: int) -> None:
+        clock = Clock()
+        core = clocked_core(clock, FakeRunner())
+        core.add(request(1, max_tokens=50, timeout=1))
+        plans = [core.schedule() for _ in range(num_in_flight)]
+        clock.now += 2
+        assert texts(core.expire()) == {1: "TIMEOUT"}
+        for plan in plans:
+            assert plan is not None
+            assert core.commit(plan, core.execute(plan)) == []
+        check_empty(core)
+
+
+class TestPause:
+    def test_abort_ends_all_and_what_comes_waits(self) -> None:
+        core = fake_core(FakeRunner(), EngineArgs(max_num_seqs=1))
+        core.add(request(1))
+        core.add(request(2))
+        said = core.step()
+        assert texts(said + core.pause("abort")) == {1: "dABORT", 2: "ABORT"}
+        assert core.is_quiet
+        core.add(request(3))
+        assert core.step() == []
+        core.resume()
+        assert texts(run(core)) == {3: "defgLENGTH"}
+        check_empty(core)
+
+    def test_wait_lets_those_finish_that_have_begun(self) -> None:
+        core = fake_core(FakeRunner(), EngineArgs(max_num_seqs=1))
+        core.add(request(1))
+        core.add(request(2))
+        said = core.step()
+        assert core.pause("wait") == []
+        while not core.is_quiet:
+            said += core.step()
+        assert texts(said) == {1: "defgLENGTH"}
+        assert core.step() == []
+        core.resume()
+        assert texts(run(core)) == {2: "defgLENGTH"}
+        check_empty(core)
+
+    def test_wait_waits_for_those_that_were_thrown_out(self) -> None:
+        core = fake_core(FakeRunner(num_blocks=8, block_size=8))
+        for number in (1, 2):
+            core.add(request(number, prompt=12, max_tokens=40))
+        said = core.step()
+        core.add(request(4))
+        core.pause("wait")
+        while not core.is_quiet:
+            said += core.step()
+        assert core.statistics().num_preemptions > 0
+        assert set(texts(said)) == {1, 2}
+        assert all(text.endswith("LENGTH") for text in texts(said).values())
+        assert core.statistics().num_waiting == 1
+        core.resume()
+        assert texts(run(core)) == {4: "defgLENGTH"}
+
+    def test_keep_freezes_them(self) -> None:
+        core = fake_core(FakeRunner())
+        core.add(request(1))
+        said = core.step()
+        plan = core.schedule()
+        assert core.pause("keep") == []
+        assert not core.is_quiet
+        assert plan is not None
+        said += core.commit(plan, core.execute(plan))
+        assert core.is_quiet
+        assert core.step() == []
+        core.resume()
+        assert texts(said + run(core)) == {1: "defgLENGTH"}
+
+    def test_a_reset_leaves_it_paused(self) -> None:
+        core = fake_core(FakeRunner())
+        core.pause("wait")
+        core.reset()
+        core.add(request(1))
+        assert core.step() == []
+        core.resume()
+        assert texts(run(core)) == {1: "defgLENGTH"}
+
+
+class TestSleep:
+    @pytest.mark.parametrize("level", [1, 2])
+    def test_memory_goes_and_comes_back(self, level: int) -> None:
+        runner = FakeRunner()
+        core = fake_core(runner)
+        core.add(request(1, prompt=20, max_tokens=8))
+        said = core.step()
+        core.pause("keep")
+        core.fall_asleep(level)
+        core.release_memory()
+        assert runner.missing == {"weights", "kv_cache"}
+        assert core.statistics().num_free_blocks == core.statistics().num_blocks
+        core.add(request(2))
+        assert core.step() == []
+        with pytest.raises(RuntimeError, match="wake_up"):
+            core.resume()
+        for part in ("weights", "kv_cache"):
+            assert core.is_sleeping
+            parts = core.parts_to_wake([part])
+            core.restore_memory(parts)
+            core.wake_up(parts)
+        assert not core.is_sleeping
+        assert not core.is_paused
+        assert texts(said + run(core)) == {1: "uvwxyzabLENGTH", 2: "defgLENGTH"}
+        check_empty(core)
+
+    def test_level_0_only_pauses(self) -> None:
+        runner = FakeRunner()
+        core = fake_core(runner)
+        core.pause("keep")
+        core.fall_asleep(0)
+        assert core.is_sleeping
+        core.wake_up(core.parts_to_wake(["weights"]))
+        assert core.is_sleeping, "no weights were asleep"
+        core.wake_up(core.parts_to_wake(["scheduling"]))
+        assert (core.is_sleeping, core.is_paused, runner.missing) == (False, False, set())
+
+
+def test_a_cached_prefix_is_forgotten_when_nobody_uses_it() -> None:
+    core = fake_core(FakeRunner())
+    core.add(request(1, prompt=40))
+    core.step()
+    assert not core.reset_prefix_cache()
+    run(core)
+    assert core.reset_prefix_cache()
+    core.add(request(2, prompt=40))
+    said = core.step()
+    assert core.reset_prefix_cache(reset_running_requests=True)
+    assert texts(said + run(core)) == {2: "opqrLENGTH"}
+    assert core.statistics().num_prefix_hits == 0
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    clock = Clock()
+    core = clocked_core(clock, FakeRunner(), max_num_seqs=1, max_num_queued_requests=4)
+    for number in range(10):
+        core.add(request(number, max_tokens=1))
+        clock.now += 2
+        core.step()
+    for number in range(20, 24):
+        core.add(request(number))
+    with pytest.raises(OverloadedError) as caught:
+        core.add(request(30))
+    assert caught.value.retry_after == 8

@@ -1,46 +1,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import anyio
 import pytest
-from anyio.abc import TaskGroup
 from tests.fakes import FakeRunner, fake_core
+from tests.triolet.core.services import collect, hold, request, start
 
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
 from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan
-from triolet.request import FinishReason, Request, TokenOutput
+from triolet.request import FinishReason
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [1, 2])]
-
-
-def request(request_id: int, *, max_tokens: int = 4) -> Request:
-    return Request(request_id=request_id, prompt_token_ids=(1, 2, 3), max_tokens=max_tokens, seed=0)
-
-
-async def start(task_group: TaskGroup, runner: FakeRunner, depth: int) -> CoreService:
-    service = CoreService(lambda on_phase: fake_core(runner), depth=depth)
-    await task_group.start(service.run)
-    return service
-
-
-async def collect(service: CoreService, num_requests: int) -> dict[int, list[TokenOutput]]:
-    """Outputs by request until that many have ended."""
-    outputs: dict[int, list[TokenOutput]] = {}
-    while sum(output[-1].finish_reason is not None for output in outputs.values()) < num_requests:
-        for output in await service.get_outputs():
-            outputs.setdefault(output.request_id, []).append(output)
-    return outputs
-
-
-async def hold(runner: FakeRunner, service: CoreService, first: Request) -> None:
-    """Add a request and wait until its first step is on the device."""
-    runner.gate.clear()
-    service.add(first)
-    await anyio.to_thread.run_sync(runner.is_held.wait)
 
 
 async def test_requests_run_to_their_end_on_one_thread(depth: int) -> None:
@@ -194,4 +169,25 @@ async def test_progress_is_visible(depth: int) -> None:
         await collect(service, 1)
         assert service.last_step_age() is None
         assert service.num_steps == sum(service.step_duration.counts) == 1
+        task_group.cancel_scope.cancel()
+
+
+async def test_an_idle_service_does_nothing(depth: int) -> None:
+    runner = FakeRunner()
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, runner, depth)
+        service.add(request(1))
+        await collect(service, 1)
+        await anyio.wait_all_tasks_blocked()
+        num_plans, schedule = [0], service.core.schedule
+
+        def counted() -> StepPlan | None:
+            num_plans[0] += 1
+            return schedule()
+
+        service.core.schedule = counted  # type: ignore[method-assign]
+        before = time.thread_time()
+        await anyio.sleep(0.3)
+        assert time.thread_time() - before < 0.03, "no task wakes up"
+        assert num_plans == [0]
         task_group.cancel_scope.cancel()
