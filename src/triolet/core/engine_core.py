@@ -281,5 +281,7 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         enable_prefix_caching=args.enable_prefix_caching,
         long_prefill_token_threshold=args.long_prefill_token_threshold,
         scheduling_policy=args.scheduling_policy,
+        speculation=args.speculation,
+        num_speculative_tokens=args.num_speculative_tokens,
     )
     return EngineCore(Scheduler(config), runner, log_interval=args.log_stats_interval)

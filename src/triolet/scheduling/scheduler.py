@@ -224,19 +224,19 @@ class Scheduler:
     # ------------------------------------------------------------------ who gets what of a step
 
     def _make_room_for_urgent(self) -> None:
-        """Admit the next waiting request at the cost of running ones, as far as it is more urgent."""
+        """Admit waiting requests that are more urgent than some that run, at the cost of those."""
         if self.config.scheduling_policy != "priority":
             return
-        sequence = self._next_waiting(set())
-        while sequence is not None:
-            if self._table.num_free_slots and self._table.admit(sequence) is not Admission.NO_ROOM:
-                return
-            if self._table.leaving or not self._table.running:
-                return
+        while self._table.running and not self._table.leaving:
+            sequence = self._table.waiting.most_urgent(returned_only=self._pause is Pause.NEWCOMERS)
             victim = self._table.worst_running()
-            if victim.priority <= sequence.priority:
+            if sequence is None or victim.priority <= sequence.priority:
                 return
-            self._table.preempt(victim)
+            admission = self._table.admit(sequence) if self._table.num_free_slots else Admission.NO_ROOM
+            if admission is Admission.HELD_BACK:
+                return
+            if admission is Admission.NO_ROOM:
+                self._table.preempt(victim)
 
     def _schedule_decodes(self, step: _Step) -> None:
         decodes = [

@@ -72,11 +72,12 @@ class WaitingQueue:
 
     def next(self, held_back: Container[int] = (), *, returned_only: bool = False) -> Sequence | None:
         """The sequence to admit next, of those whose request is not held back; None if there is none."""
-        for level in self._levels_in_order():
-            for sequence in level.returned if returned_only else level:
-                if sequence.request.request_id not in held_back:
-                    return sequence
-        return None
+        return _first(self._levels_in_order(), held_back, returned_only=returned_only)
+
+    def most_urgent(self, *, returned_only: bool = False) -> Sequence | None:
+        """The first of those with the best priority, whoever's turn it is; None if there is none."""
+        levels = sorted(self._levels.values(), key=lambda level: level.priority)
+        return _first(levels, returned_only=returned_only)
 
     def virtual_times(self, priority: int = 0) -> dict[str, int]:
         """Tokens served to each caller that waits at this priority, for checks."""
@@ -171,3 +172,13 @@ class WaitingQueue:
         return self._is_overdue(level) and any(
             other and other.priority < level.priority for other in self._levels.values()
         )
+
+
+def _first(
+    levels: list[_Level], held_back: Container[int] = (), *, returned_only: bool = False
+) -> Sequence | None:
+    for level in levels:
+        for sequence in level.returned if returned_only else level:
+            if sequence.request.request_id not in held_back:
+                return sequence
+    return None

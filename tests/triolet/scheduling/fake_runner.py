@@ -9,7 +9,7 @@ from typing import Any
 
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
-from triolet.scheduling.scheduler import Scheduler, SchedulerConfig
+from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
 from triolet.scheduling.sequence import Sequence
 
 VOCAB_SIZE = 11
@@ -278,6 +278,7 @@ class Harness:
         assert (output is not None) == (not self.has_ended(request_id))
         if output is not None:
             self.outcomes[request_id].last = output
+            self._check(self.outcomes[request_id])
         return output
 
     def has_ended(self, request_id: int) -> bool:
@@ -287,9 +288,26 @@ class Harness:
         plan = self.scheduler.schedule()
         if plan is not None:
             assert 0 < plan.num_tokens <= self.config.max_num_batched_tokens
-            assert all(not self.outcomes[row.request.request_id].is_aborted for row in plan.rows)
+            assert not any(self.has_ended(row.request.request_id) for row in plan.rows)
             self.runner.submit(plan)
+        self._check_priority()
         return plan
+
+    def _check_priority(self) -> None:
+        """Nobody waits for a slot or blocks that a less urgent one has."""
+        table = self.scheduler._table
+        waiting = table.waiting.most_urgent()
+        is_paused = self.scheduler._pause is not Pause.NOTHING
+        is_held_back = self.config.enable_prefix_caching  # perhaps
+        if waiting is not None and table.running and not (table.leaving or is_paused or is_held_back):
+            assert table.worst_running().priority <= waiting.priority
+
+    def check_fairness(self) -> None:
+        """Of the callers that wait at one priority none is ahead by more than can run at once."""
+        limit = self.config.max_num_seqs * self.config.max_model_len
+        for priority in range(-3, 4):
+            times = self.scheduler._table.waiting.virtual_times(priority).values()
+            assert max(times, default=0) - min(times, default=0) <= limit
 
     def commit(self, errors: dict[int, str] | None = None) -> list[TokenOutput]:
         plan, result = self.runner.execute(errors)
@@ -317,6 +335,7 @@ class Harness:
         """Step until everything has ended; the number of steps that took."""
         for num_steps in range(max_steps):
             if not self.scheduler.has_unfinished:
+                assert not self.scheduler.has_work
                 assert not self.runner.in_flight
                 self._check_idle()
                 return num_steps
@@ -332,7 +351,7 @@ class Harness:
     def _check(self, outcome: Outcome) -> None:
         assert outcome.last is not None
         token_ids, finish_reason = expected_output(outcome.request, self.config.max_model_len)
-        if outcome.last.finish_reason is FinishReason.ERROR:
+        if outcome.last.finish_reason in (FinishReason.ERROR, FinishReason.TIMEOUT):
             assert outcome.token_ids == token_ids[: len(outcome.token_ids)]
             return
         assert outcome.token_ids == token_ids

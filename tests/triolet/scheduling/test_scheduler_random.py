@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.triolet.scheduling.fake_runner import Harness, make_config, make_request
 
+from triolet.args import SchedulingPolicy, Speculation
 from triolet.errors import OverloadedError, PromptTooLongError
 from triolet.request import RequestOptions
+from triolet.scheduling.scheduler import Pause
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -29,6 +29,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_queued_requests=st.integers(1, 6),
         windows=st.sampled_from([(None,), (None, 5), (3,), (None, 1, 9)]),
         enable_prefix_caching=st.sampled_from([True, True, False]),
+        scheduling_policy=st.sampled_from(["fcfs", "priority"]),
+        speculation=st.sampled_from(["off", "ngram", "suffix", "draft"]),
+        threshold=st.sampled_from([0, 0, 1, 3]),
     )
     def start(
         self,
@@ -40,6 +43,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_queued_requests: int,
         windows: tuple[int | None, ...],
         enable_prefix_caching: bool,
+        scheduling_policy: SchedulingPolicy,
+        speculation: Speculation,
+        threshold: int,
     ) -> None:
         config = make_config(
             max_num_seqs=max_num_seqs,
@@ -50,6 +56,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_queued_requests=max_num_queued_requests,
             windows=windows,
             enable_prefix_caching=enable_prefix_caching,
+            scheduling_policy=scheduling_policy,
+            speculation=speculation,
+            long_prefill_token_threshold=threshold,
         )
         self.harness = Harness(config, depth)
 
@@ -60,6 +69,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stops=st.booleans(),
         cache_salt=st.sampled_from(["", "", "salt"]),
         num_prompt_logprobs=st.sampled_from([None, None, None, 1]),
+        priority=st.integers(-1, 1),
+        key=st.sampled_from("ab"),
     )
     def add(
         self,
@@ -69,6 +80,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stops: bool,
         cache_salt: str,
         num_prompt_logprobs: int | None,
+        priority: int,
+        key: str,
     ) -> None:
         self.num_requests += 1
         request = make_request(
@@ -77,7 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens,
             *((1, 2) if has_stops else ()),
             family=family,
-            options=RequestOptions(cache_salt=cache_salt),
+            options=RequestOptions(cache_salt=cache_salt, priority=priority, fairness_key=key),
             num_prompt_logprobs=num_prompt_logprobs,
         )
         config, scheduler = self.harness.config, self.harness.scheduler
@@ -109,7 +122,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self) -> None:
         plan = self.harness.schedule()
         is_stuck = plan is None and not self.harness.runner.in_flight
-        assert not (is_stuck and self.harness.scheduler.has_unfinished)
+        assert not (is_stuck and self.harness.scheduler.has_work)
 
     @precondition(lambda self: self.harness.runner.in_flight)
     @rule()
@@ -122,6 +135,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.harness.runner.in_flight[0]
         self.harness.commit({data.draw(st.integers(0, len(plan.rows) - 1)): "broken"})
 
+    @precondition(lambda self: self.harness.outcomes)
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        self.harness.expire(data.draw(st.sampled_from(sorted(self.harness.outcomes))))
+
+    @rule(pause=st.sampled_from([Pause.NOTHING, Pause.NOTHING, Pause.NEWCOMERS, Pause.ALL]))
+    def pause(self, pause: Pause) -> None:
+        self.harness.scheduler.pause(pause)
+
+    @rule()
+    def preempt_all(self) -> None:
+        self.harness.scheduler.preempt_all()
+
     @rule(preempt_running=st.booleans())
     def reset_prefix_cache(self, preempt_running: bool) -> None:
         scheduler = self.harness.scheduler
@@ -132,9 +158,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def books_agree(self) -> None:
         self.harness.scheduler.check_integrity()
+        if not self.harness.config.enable_prefix_caching:
+            self.harness.check_fairness()
 
     def teardown(self) -> None:
         if hasattr(self, "harness"):
+            self.harness.scheduler.pause(Pause.NOTHING)
             self.harness.run()
 
 
@@ -146,47 +175,3 @@ TestSchedulerMachine.settings = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("windows", [(None,), (None, 6)])
-def test_a_long_random_run(depth: int, windows: tuple[int | None, ...]) -> None:
-    """30 000 random steps on one scheduler: nothing wears out, nothing starves."""
-    generator = random.Random(depth)
-    config = make_config(
-        max_num_seqs=6,
-        max_num_batched_tokens=12,
-        max_model_len=32,
-        num_blocks=14,
-        windows=windows,
-        max_num_queued_requests=8,
-    )
-    harness = Harness(config, depth)
-    added_at: dict[int, int] = {}
-    for step in range(30_000):
-        match generator.choices(["add", "abort", "schedule", "commit", "reset"], [30, 10, 100, 100, 1])[0]:
-            case "add" if harness.scheduler.num_waiting < config.max_num_queued_requests:
-                stops = (3,) if generator.random() < 0.5 else ()
-                lengths = generator.randint(1, 16), generator.randint(1, 16)
-                request = make_request(step, *lengths, *stops, family=generator.randint(0, 5))
-                harness.add(request)
-                added_at[step] = step
-            case "abort" if added_at:
-                harness.abort(generator.choice(sorted(added_at)))
-            case "schedule" if len(harness.runner.in_flight) < depth:
-                harness.schedule()
-            case "commit" if harness.runner.in_flight:
-                plan = harness.runner.in_flight[0]
-                is_broken = generator.random() < 0.01
-                harness.commit({generator.randrange(len(plan.rows)): "broken"} if is_broken else None)
-            case "reset":
-                harness.scheduler.reset_prefix_cache(preempt_running=generator.random() < 0.5)
-        harness.scheduler.check_integrity()
-        for request_id in [request_id for request_id in added_at if harness.has_ended(request_id)]:
-            del added_at[request_id]
-        assert all(step - since < 2_000 for since in added_at.values()), "a request starves"
-    harness.run()
-    statistics = harness.scheduler.statistics()
-    assert statistics.num_preemptions > 100
-    assert 0 < statistics.num_prefix_hits < statistics.num_prefix_queries

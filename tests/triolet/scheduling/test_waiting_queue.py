@@ -112,6 +112,19 @@ def test_the_passed_over_get_a_turn_and_then_count_as_most_urgent() -> None:
     queue.end(promoted)
 
 
+def test_the_most_urgent_is_found_whoever_has_the_turn() -> None:
+    queue = queue_of("priority", make_sequence(0, priority=7))
+    for number in range(MAX_PASSED_OVER):
+        queue.add(make_sequence(100 + number, priority=-3))
+        queue.end(take(queue))
+    queue.add(make_sequence(1, priority=-3))
+    urgent, head = queue.most_urgent(), queue.next()
+    assert urgent is not None
+    assert head is not None
+    assert (urgent.request.request_id, head.request.request_id) == (1, 0)
+    assert queue.most_urgent(returned_only=True) is None
+
+
 def test_a_turn_that_overtakes_nobody_changes_nothing() -> None:
     queue = queue_of("priority", make_sequence(0, priority=7))
     for number in range(MAX_PASSED_OVER):
