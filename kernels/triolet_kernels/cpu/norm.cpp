@@ -7,13 +7,6 @@ namespace {
 
 constexpr int64_t kMaxSize = 16384;
 
-template <class T>
-void read_row(float* target, const T* x, int64_t size) {
-    int64_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) store(target + i, load(x + i));
-    for (; i < size; ++i) target[i] = to_float(x[i]);
-}
-
 // residual += x; the sum also goes to `sum`.
 template <class T>
 void add_row(float* sum, float* residual, const T* x, int64_t size) {

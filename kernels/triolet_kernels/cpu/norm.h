@@ -5,6 +5,14 @@
 
 namespace {
 
+// A row as float32.
+template <class T>
+TRIOLET_INLINE void read_row(float* target, const T* x, int64_t size) {
+    int64_t i = 0;
+    for (; i + kLanes <= size; i += kLanes) store(target + i, load(x + i));
+    for (; i < size; ++i) target[i] = to_float(x[i]);
+}
+
 // The sum of squares, in an order that depends on `size` alone.
 TRIOLET_INLINE float sum_squares(const float* x, int64_t size) {
     Vec sum = splat(0);

@@ -10,15 +10,20 @@ constexpr int64_t kMaxHeadDim = 1024;
 
 // head = rotation of (normalised) source; `angles` holds size / 2 cosines, then as many sines.
 template <class T>
-void rotate_head(float* head, const T* source, const float* norm, float eps, const float* angles, int64_t size) {
-    float x[kMaxHeadDim];
-    for (int64_t i = 0; i < size; ++i) x[i] = to_float(source[i]);
+void rotate_head(T* head, const T* source, const float* norm, float eps, const float* angles, int64_t size) {
+    alignas(64) float x[kMaxHeadDim];
+    read_row(x, source, size);
     if (norm) scale_row(x, x, inverse_rms(x, size, eps), norm, size);
-    int64_t half = size / 2;
-    for (int64_t i = 0; i < half; ++i) {
+    int64_t half = size / 2, i = 0;
+    for (; i + kLanes <= half; i += kLanes) {
+        Vec low = load(x + i), high = load(x + half + i), cos = load(angles + i), sin = load(angles + half + i);
+        store(head + i, sub(mul(low, cos), mul(high, sin)));
+        store(head + half + i, add(mul(high, cos), mul(low, sin)));
+    }
+    for (; i < half; ++i) {
         float cos = angles[i], sin = angles[half + i];
-        head[i] = x[i] * cos - x[half + i] * sin;
-        head[half + i] = x[half + i] * cos + x[i] * sin;
+        put(head + i, x[i] * cos - x[half + i] * sin);
+        put(head + half + i, x[half + i] * cos + x[i] * sin);
     }
 }
 
@@ -39,22 +44,23 @@ struct Rotary {
     void token(int64_t index) const {
         const T* source = qkv + index * (num_heads + 2 * num_kv_heads) * head_dim;
         const float* angles = cos_sin + positions[index] * head_dim;
-        float head[kMaxHeadDim];
-        for (int64_t h = 0; h < num_heads; ++h, source += head_dim) {
-            rotate_head(head, source, q_norm, eps, angles, head_dim);
-            T* target = query + (index * num_heads + h) * head_dim;
-            for (int64_t i = 0; i < head_dim; ++i) put(target + i, head[i]);
-        }
+        for (int64_t h = 0; h < num_heads; ++h, source += head_dim)
+            rotate_head(query + (index * num_heads + h) * head_dim, source, q_norm, eps, angles, head_dim);
         int64_t block = cache_slots[index] / block_size, offset = cache_slots[index] % block_size;
         for (int64_t g = 0; g < num_kv_heads; ++g, source += head_dim) {
             int64_t page = (block * num_kv_heads + g) * block_size * head_dim;
-            const T* value = source + num_kv_heads * head_dim;
-            rotate_head(head, source, k_norm, eps, angles, head_dim);
-            for (int64_t i = 0; i < head_dim; ++i) {
-                put(key_cache + page + key_index<T>(offset, i, block_size), head[i]);
-                value_cache[page + value_index<T>(offset, i, head_dim)] = value[i];
-            }
+            alignas(64) T key[kMaxHeadDim];
+            rotate_head(key, source, k_norm, eps, angles, head_dim);
+            keep(key, source + num_kv_heads * head_dim, key_cache + page, value_cache + page, offset);
         }
+    }
+
+    // Puts a key and a value to their places in a block.
+    void keep(const T* key, const T* value, T* keys, T* values, int64_t offset) const {
+        constexpr int64_t P = PairSize<T>::value;
+        for (int64_t i = 0; i < head_dim; i += P)
+            memcpy(keys + key_index<T>(offset, i, block_size), key + i, P * sizeof(T));
+        for (int64_t i = 0; i < head_dim; ++i) values[value_index<T>(offset, i, head_dim)] = value[i];
     }
 };
 
