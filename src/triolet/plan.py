@@ -93,7 +93,7 @@ class StepResult:
     and at most ``num_draft_tokens`` + 1. ``logprobs``: as many, where the request asks for them.
     ``prompt_logprobs``: by the index of a row in the plan, those of the prompt's tokens that follow the
     row's positions, in order. ``errors``: by the index of a row, what went wrong with that row alone; its
-    tokens mean nothing.
+    tokens mean nothing. ``seconds``: how long the step took, if that is known.
     """
 
     step_id: int
@@ -101,3 +101,4 @@ class StepResult:
     logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...]
     errors: dict[int, str]
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    seconds: float | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from triolet.args import EngineArgs
@@ -124,10 +125,11 @@ class EngineCore:
         Raises EngineDeadError after several steps in a row of which nothing succeeded: then it is the
         device, not a request.
         """
+        started = self._clock()
         result, failure = execute_contained(self._runner.execute, plan)
         if failure is None:
             self._num_failed_steps = 0
-            return result
+            return replace(result, seconds=self._clock() - started)
         self._num_failed_steps += 1
         if self._num_failed_steps >= MAX_FAILED_STEPS:
             raise EngineDeadError(

@@ -194,6 +194,8 @@ class Scheduler:
         expected, sequences = self._in_flight.popleft()
         assert plan is expected, "plans are committed in the order they were made"
         assert result.step_id == plan.step_id
+        if result.seconds is not None:
+            self._speculator.observe(plan, result.seconds)
         outputs = []
         for row, sequence, row_result in zip(plan.rows, sequences, split_result(plan, result), strict=True):
             sequence.commit(row, len(row_result.token_ids))

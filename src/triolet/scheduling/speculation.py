@@ -1,9 +1,9 @@
 """How far to guess ahead: as far as it pays, for each sequence by itself.
 
-A step costs a fixed part and a part for each token; the fixed part is worth ``FIXED_COST`` tokens. So a step
-over N tokens gets cheaper by the token with each one added, and a guess pays where the chance that it is kept
-is above **N ÷ (N + fixed cost)**: a quarter for one sequence alone, nearly one in a large batch. Guesses of a
-draft model cost its own steps as well.
+A step costs a fixed part and a part for each token (see :mod:`triolet.scheduling.step_cost`). So a step over
+N tokens gets cheaper by the token with each one added, and a guess pays where the chance that it is kept is
+above **N ÷ (N + fixed part in tokens)**: a tenth or so for one sequence alone, nearly one in a large batch.
+Guesses of a draft model cost its own steps as well.
 
 If each guess is right with chance p, the j-th in a row is kept with chance pʲ; so guessing goes as far as pʲ
 is above the break-even. Each sequence keeps its own running estimate of p: its guesses get longer as they are
@@ -11,7 +11,7 @@ right, shorter as they are wrong. Where not even the first pays, one is tried ev
 many steps later after each failure. A new sequence starts from what all together have seen, so that a
 workload without repetition soon costs next to nothing.
 
-This module knows nothing of sequences, blocks or time.
+This module knows nothing of sequences, blocks or a clock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from math import log
 
 from triolet.args import Speculation
+from triolet.plan import StepPlan
 from triolet.scheduling.drafting import Drafter, NGramDrafter, SuffixDrafter
+from triolet.scheduling.step_cost import StepCost
 
 __all__ = ["NO_DRAFT", "Draft", "SequenceSpeculation", "Speculator"]
 
-FIXED_COST = 3.0
-"""Tokens that a step without any would cost; measured with SmolLM2-135M on two cores."""
 DRAFT_MODEL_COST = 0.25
 """What a token of a draft model costs, as a share of the model's own step."""
 FIRST_ACCEPTANCE = 0.8
@@ -98,6 +98,7 @@ class Speculator:
         self.num_accepted_tokens = 0
         self._max_length = max_length
         self._acceptance = FIRST_ACCEPTANCE
+        self._cost = StepCost()
 
     def start(self) -> SequenceSpeculation | None:
         """For a new sequence; None where nothing is guessed."""
@@ -111,7 +112,12 @@ class Speculator:
     def break_even(self, num_tokens: int) -> float:
         """The share of right guesses above which they pay in a step over ``num_tokens`` other tokens."""
         own_cost = DRAFT_MODEL_COST if self.kind == "draft" else 0.0
-        return num_tokens / (num_tokens + FIXED_COST) + own_cost
+        return num_tokens / (num_tokens + self._cost.fixed_in_tokens) + own_cost
+
+    def observe(self, plan: StepPlan, seconds: float) -> None:
+        """A step took so long. Only those without prompts tell what a guess costs."""
+        if all(row.num_tokens == row.num_draft_tokens + 1 for row in plan.rows):
+            self._cost.observe(plan.num_tokens, seconds)
 
     def record(self, speculation: SequenceSpeculation, num_proposed: int, num_accepted: int) -> None:
         """So many of the guesses for a sequence in a step were right."""

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from triolet.args import Speculation
+from triolet.plan import PlanRow, StepPlan
+from triolet.request import Request
 from triolet.scheduling.speculation import (
-    FIXED_COST,
     MAX_ACCEPTANCE,
     MAX_PAUSE,
     MIN_PAUSE,
@@ -14,6 +15,7 @@ from triolet.scheduling.speculation import (
     SequenceSpeculation,
     Speculator,
 )
+from triolet.scheduling.step_cost import FIRST_RATIO
 
 REPETITIVE = [1, 2, 3, 4] * 5
 
@@ -71,8 +73,8 @@ def test_a_guess_must_be_surer_in_a_larger_step() -> None:
     speculator = Speculator("ngram", 4)
     shares = [speculator.break_even(num_tokens) for num_tokens in (1, 8, 64, 512)]
     assert shares == sorted(shares)
-    assert shares[0] == pytest.approx(1 / (1 + FIXED_COST))
-    assert shares[-1] > 0.99
+    assert shares[0] == pytest.approx(1 / (1 + FIRST_RATIO))
+    assert shares[-1] > 0.98
     assert Speculator("draft", 4).break_even(1) > shares[0]
 
 
@@ -105,12 +107,12 @@ def test_a_new_sequence_starts_from_what_the_others_have_seen() -> None:
     speculation = speculator.start()
     assert speculation is not None
     assert speculation.propose(REPETITIVE, 4, speculator.break_even(1)).num_tokens
-    for _ in range(100):
+    for _ in range(200):
         speculator.record(speculation, 4, 0)
     late = speculator.start()
     assert late is not None
     assert late.propose(REPETITIVE, 4, speculator.break_even(1)) == Draft()
-    assert (speculator.num_draft_tokens, speculator.num_accepted_tokens) == (400, 0)
+    assert (speculator.num_draft_tokens, speculator.num_accepted_tokens) == (800, 0)
 
 
 @pytest.mark.parametrize(("chance", "is_on"), [(0.05, False), (0.7, True)])
@@ -126,3 +128,22 @@ def test_it_settles_on_what_pays(chance: float, is_on: bool) -> None:
             right = [generator.random() < chance for _ in range(draft.num_tokens)]
             speculation.record(draft.num_tokens, [*right, False].index(False))
     assert num_guesses > 400 if is_on else num_guesses < 50
+
+
+def test_what_pays_is_learnt_from_the_steps() -> None:
+    speculator = Speculator("ngram", 4)
+    for number in range(200):
+        num_draft_tokens = number % 5
+        plan = plan_of(1 + num_draft_tokens, num_draft_tokens)
+        speculator.observe(plan, 0.001 * plan.num_tokens + 0.004)
+        speculator.observe(plan_of(500, 0), 9.0)
+    assert speculator.break_even(1) == pytest.approx(1 / (1 + 4))
+
+
+def plan_of(num_tokens: int, num_draft_tokens: int) -> StepPlan:
+    row = PlanRow(
+        request=Request(request_id=0, prompt_token_ids=(1,), max_tokens=9, seed=0), slot=0, start=5,
+        num_tokens=num_tokens, token_ids=(1,) * num_tokens, first_new_block=0, new_block_ids=((),),
+        is_sampled=True, num_draft_tokens=num_draft_tokens,
+    )  # fmt: skip
+    return StepPlan(step_id=0, rows=(row,))
