@@ -28,6 +28,7 @@ from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text, served_names
 from triolet.frontend.output_processor import FrontendStatistics
+from triolet.frontend.preparation import Preparation
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import LazyRequestStream, RequestStream
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-LONG_PROMPT = 4096  # characters or token ids; above it, checking them takes long enough to be worth a thread
 OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
 
 logger = logging.getLogger("triolet.engine")
@@ -88,6 +88,7 @@ class Engine:
         self._statistics = FrontendStatistics()
         self._client: EngineClient | None = None
         self._inputs: InputProcessor | None = None
+        self._preparation = Preparation()
         self._requests: RequestTable | None = None
         self._task_group: TaskGroup | None = None
 
@@ -273,9 +274,8 @@ class Engine:
         def prepare(inputs: InputProcessor) -> RequestState:
             return inputs.prepare(prompt, chosen, request_id=request_id, options=options)
 
-        return await self._start(
-            prepare, (len(prompt) if isinstance(prompt, Sequence) else 0) + _size(chosen)
-        )
+        length = len(prompt) if isinstance(prompt, Sequence) else 0
+        return await self._start(prepare, chosen, length + _size(chosen))
 
     async def submit_chat(
         self,
@@ -298,7 +298,7 @@ class Engine:
                 add_generation_prompt=add_generation_prompt,
             )
 
-        return await self._start(prepare, len(str(messages)) + _size(chosen))
+        return await self._start(prepare, chosen, len(str(messages)) + _size(chosen))
 
     def generate(
         self,
@@ -340,14 +340,13 @@ class Engine:
             logger.info("aborting %d requests: %s", self._requests.num_requests, reason)
             self._requests.abort_all()
 
-    async def _start(self, prepare: Callable[[InputProcessor], RequestState], length: int) -> RequestStream:
+    async def _start(
+        self, prepare: Callable[[InputProcessor], RequestState], params: SamplingParams, length: int
+    ) -> RequestStream:
         try:
             inputs, requests = self._accepting()
-            if length > LONG_PROMPT:
-                state = await anyio.to_thread.run_sync(prepare, inputs, abandon_on_cancel=True)
-                self._accepting()  # it may have been told to stop meanwhile
-            else:
-                state = prepare(inputs)
+            state = await self._preparation.run(prepare, inputs, params, length)
+            self._accepting()  # it may have been told to stop meanwhile
             return requests.add(state)
         except RequestError as exc:
             self._statistics.count("refused" if isinstance(exc, OverloadedError) else "invalid")

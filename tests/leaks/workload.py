@@ -11,8 +11,8 @@ import anyio.lowlevel
 from tests.fakes import FakeRunner
 
 from triolet import Engine, RequestOutputKind, SamplingParams
-from triolet.engine import LONG_PROMPT
 from triolet.errors import EngineGenerateError, InvalidRequestError, OverloadedError
+from triolet.frontend.preparation import LONG_PROMPT
 from triolet.frontend.stream import RequestStream
 
 __all__ = ["OPTIONS", "POISON", "run_wave"]

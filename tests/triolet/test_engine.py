@@ -12,7 +12,6 @@ import pytest
 from tests.fakes import EOS_ID, FakeRunner, fake_client
 
 from triolet import Engine, FinishReason, RequestOutputKind, SamplingParams
-from triolet.engine import LONG_PROMPT
 from triolet.errors import (
     EngineDeadError,
     EngineGenerateError,
@@ -21,6 +20,7 @@ from triolet.errors import (
     PromptTooLongError,
     UsageError,
 )
+from triolet.frontend.preparation import LONG_PROMPT
 from triolet.plan import StepPlan
 from triolet.request import Request
 from triolet.statistics import EngineState

@@ -267,8 +267,12 @@ def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], Non
     """
     on_phase("loading torch")
     from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
+    from triolet.text.constraints import GrammarConstraints
+    from triolet.text.grammar_tokenizer import load_grammar_tokenizer
 
-    return build_core(ModelRunner.load(files, args, on_phase), args)
+    constraints = GrammarConstraints(lambda: load_grammar_tokenizer(files, runner.vocab_size))
+    runner = ModelRunner.load(files, args, on_phase, constraints=constraints)
+    return build_core(runner, args)
 
 
 def build_core(runner: Runner, args: EngineArgs) -> EngineCore:

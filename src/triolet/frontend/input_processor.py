@@ -23,6 +23,7 @@ from triolet.frontend.seeds import SeedSource, continuation_seed
 from triolet.request import Request, RequestOptions
 from triolet.sampling_params import SamplingParams
 from triolet.text.chat_template import ChatTemplate
+from triolet.text.grammar import GrammarCompiler
 from triolet.text.tokenizer import Tokenizer
 
 __all__ = ["InputProcessor", "Prompt"]
@@ -43,6 +44,7 @@ class InputProcessor:
     max_num_queued_requests: int
     has_priorities: bool
     seeds: SeedSource
+    grammars: GrammarCompiler
     _ids: count[int]
 
     @classmethod
@@ -63,6 +65,7 @@ class InputProcessor:
             max_num_queued_requests=args.max_num_queued_requests,
             has_priorities=args.scheduling_policy == "priority",
             seeds=SeedSource(args.seed),
+            grammars=GrammarCompiler(tokenizer, vocab_size),
             _ids=count(),
         )
 
@@ -124,6 +127,11 @@ class InputProcessor:
             )
         return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt)
 
+    def must_compile(self, params: SamplingParams) -> bool:
+        """Whether a grammar has to be compiled for them, which may take seconds."""
+        spec = params.structured_outputs
+        return spec is not None and self.grammars.find(spec) is None
+
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, checked. Raises InvalidRequestError naming ``prompt``."""
         if isinstance(prompt, str):
@@ -180,8 +188,13 @@ class InputProcessor:
                 param="n",
             )
         stop_token_ids = self._stop_token_ids(params)
+        spec = params.structured_outputs
         adjustments = logits_adjustments(
-            params, tokenizer=self.tokenizer, vocab_size=self.vocab_size, end_token_ids=stop_token_ids
+            params,
+            tokenizer=self.tokenizer,
+            vocab_size=self.vocab_size,
+            end_token_ids=stop_token_ids,
+            grammar=None if spec is None else self.grammars.compile(spec),
         )
         return Request(
             request_id=next(self._ids),
@@ -276,7 +289,9 @@ class InputProcessor:
 
     def _stop_token_ids(self, params: SamplingParams) -> frozenset[int]:
         check_token_ids("stop_token_ids", params.stop_token_ids, self.vocab_size)
-        ends = frozenset() if params.ignore_eos else self.tokenizer.eos_token_ids
+        # A grammar that has come to its end can only be followed by an end of sequence.
+        is_ignored = params.ignore_eos and params.structured_outputs is None
+        ends = frozenset() if is_ignored else self.tokenizer.eos_token_ids
         return ends.union(params.stop_token_ids)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import llguidance
 
-from triolet.text.tokenizer import Tokenizer
+from triolet.models.source import ModelFiles
+from triolet.text.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["LIMITS", "grammar_tokenizer"]
+__all__ = ["LIMITS", "grammar_tokenizer", "load_grammar_tokenizer"]
 
 LIMITS = llguidance.LLParserLimits(
     initial_lexer_fuel=250_000,
@@ -46,3 +47,8 @@ def grammar_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> llguidance.LLTok
     """
     wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab_size))
     return llguidance.LLTokenizer(wrapper, eos_token=sorted(tokenizer.eos_token_ids))
+
+
+def load_grammar_tokenizer(files: ModelFiles, vocab_size: int) -> llguidance.LLTokenizer:
+    """The same, from a model's files. Raises ModelFileError if they are unusable."""
+    return grammar_tokenizer(load_tokenizer(files), vocab_size)

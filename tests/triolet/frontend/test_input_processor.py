@@ -12,7 +12,7 @@ from tests.triolet.frontend.parts import input_processor
 from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.frontend.input_processor import InputProcessor
 from triolet.request import RequestOptions
-from triolet.sampling_params import SamplingParams
+from triolet.sampling_params import SamplingParams, StructuredOutputs
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -223,3 +223,26 @@ class TestOptions:
         assert request.options.queue_timeout is not None
         assert 0 < request.options.queue_timeout < 1e-6, "the core is to say that it is too late"
         assert request.options.first_token_timeout is None
+
+
+class TestStructuredOutputs:
+    def test_a_grammar_is_compiled_for_every_continuation(self, inputs: InputProcessor) -> None:
+        params = SamplingParams(structured_outputs=StructuredOutputs(regex="[ab]+"), n=3)
+        state = inputs.prepare("x", params)
+        adjustments = [request.adjustments for request in state.requests]
+        assert ["[ab]+" in (found.grammar or "") for found in adjustments if found] == [True] * 3
+        assert not inputs.must_compile(params)
+
+    def test_without_one_there_is_nothing_to_compile(self, inputs: InputProcessor) -> None:
+        assert not inputs.must_compile(SamplingParams())
+        assert inputs.prepare("x", SamplingParams()).requests[0].adjustments is None
+
+    def test_what_cannot_be_compiled_is_refused(self, inputs: InputProcessor) -> None:
+        params = SamplingParams(structured_outputs=StructuredOutputs(json={"uniqueItems": True}))
+        with pytest.raises(InvalidRequestError, match="uniqueItems") as caught:
+            inputs.prepare("x", params)
+        assert caught.value.param == "structured_outputs.json"
+
+    def test_the_end_of_a_grammar_ends_the_request_whatever_is_ignored(self, inputs: InputProcessor) -> None:
+        params = SamplingParams(structured_outputs=StructuredOutputs(regex="a"), ignore_eos=True)
+        assert inputs.prepare("x", params).requests[0].stop_token_ids == {EOS_ID}

@@ -1,0 +1,66 @@
+"""Requests made ready on the event loop or, where that takes long, in a thread beside it.
+
+This module knows neither prompts nor grammars, only how long they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+
+from triolet.errors import InvalidRequestError
+from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.request_state import RequestState
+from triolet.sampling_params import SamplingParams
+
+__all__ = ["Preparation"]
+
+LONG_PROMPT = 4096
+"""Characters or token ids; above it, checking them takes long enough to be worth a thread."""
+COMPILE_SECONDS = 30.0
+
+
+class Preparation:
+    """Runs the work of an :class:`InputProcessor`. Grammars are compiled one at a time, so that they leave
+    threads and processors to other requests; what takes longer than ``compile_seconds`` is refused."""
+
+    def __init__(self, *, compile_seconds: float = COMPILE_SECONDS) -> None:
+        self._compile_seconds = compile_seconds
+        self._compiling: anyio.CapacityLimiter | None = None  # made where there is a loop
+
+    async def run(
+        self,
+        prepare: Callable[[InputProcessor], RequestState],
+        inputs: InputProcessor,
+        params: SamplingParams,
+        length: int,
+    ) -> RequestState:
+        """``prepare(inputs)``, for parameters and a prompt of ``length`` characters or ids.
+
+        Cancellation: stops waiting at once; what is under way in a thread goes on to its end and is dropped.
+        Raises what ``prepare`` raises, and InvalidRequestError when its grammar takes too long.
+        """
+        if inputs.must_compile(params):
+            return await self._compile(prepare, inputs)
+        if length > LONG_PROMPT:
+            return await anyio.to_thread.run_sync(prepare, inputs, abandon_on_cancel=True)
+        return prepare(inputs)
+
+    async def _compile(
+        self, prepare: Callable[[InputProcessor], RequestState], inputs: InputProcessor
+    ) -> RequestState:
+        if self._compiling is None:
+            self._compiling = anyio.CapacityLimiter(1)
+        try:
+            with anyio.fail_after(self._compile_seconds):
+                return await anyio.to_thread.run_sync(
+                    prepare, inputs, abandon_on_cancel=True, limiter=self._compiling
+                )
+        except TimeoutError:
+            raise InvalidRequestError(
+                f"structured_outputs: not compiled within {self._compile_seconds:g} s; make it simpler, or "
+                "send it again when less is compiled",
+                param="structured_outputs",
+            ) from None

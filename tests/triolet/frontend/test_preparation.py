@@ -1,0 +1,107 @@
+"""Where requests are prepared: on the loop, or in a thread that nobody has to wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+from tests.triolet.frontend.parts import input_processor
+
+from triolet.errors import InvalidRequestError
+from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.preparation import LONG_PROMPT, Preparation
+from triolet.frontend.request_state import RequestState
+from triolet.sampling_params import SamplingParams, StructuredOutputs
+
+pytestmark = pytest.mark.anyio
+
+CONSTRAINED = SamplingParams(structured_outputs=StructuredOutputs(regex="a+"))
+
+
+@pytest.fixture
+def inputs(byte_model: Path) -> InputProcessor:
+    return input_processor(byte_model)
+
+
+def noting(threads: list[int], work: Callable[[], object] = lambda: None) -> Any:
+    def prepare(inputs: InputProcessor) -> RequestState:
+        threads.append(threading.get_ident())
+        work()
+        return cast(RequestState, inputs)
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("params", "length", "is_here"),
+    [
+        (SamplingParams(), LONG_PROMPT, True),
+        (SamplingParams(), LONG_PROMPT + 1, False),
+        (CONSTRAINED, 1, False),
+    ],
+)
+async def test_what_takes_long_is_done_in_a_thread(
+    params: SamplingParams, length: int, is_here: bool, inputs: InputProcessor
+) -> None:
+    threads: list[int] = []
+    assert await Preparation().run(noting(threads), inputs, params, length) is cast(RequestState, inputs)
+    assert (threads == [threading.get_ident()]) == is_here
+
+
+async def test_a_known_grammar_needs_no_thread(inputs: InputProcessor) -> None:
+    inputs.process((1,), CONSTRAINED)
+    threads: list[int] = []
+    await Preparation().run(noting(threads), inputs, CONSTRAINED, 1)
+    assert threads == [threading.get_ident()]
+
+
+async def test_grammars_are_compiled_one_at_a_time(inputs: InputProcessor) -> None:
+    preparation, running, most = Preparation(), 0, 0
+    lock = threading.Lock()
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        with lock:
+            running -= 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(preparation.run, noting([], work), inputs, CONSTRAINED, 1)
+    assert most == 1
+
+
+async def test_a_grammar_that_takes_too_long_is_refused(inputs: InputProcessor) -> None:
+    may_end = threading.Event()
+    try:
+        with pytest.raises(InvalidRequestError, match=r"not compiled within 0\.01 s") as caught:
+            await Preparation(compile_seconds=0.01).run(noting([], may_end.wait), inputs, CONSTRAINED, 1)
+    finally:
+        may_end.set()
+    assert caught.value.param == "structured_outputs"
+
+
+async def test_leaving_waits_for_no_grammar(inputs: InputProcessor) -> None:
+    may_end = threading.Event()
+    try:
+        with anyio.move_on_after(0.01) as scope:
+            await Preparation().run(noting([], may_end.wait), inputs, CONSTRAINED, 1)
+        assert scope.cancelled_caught
+    finally:
+        may_end.set()
+
+
+async def test_what_the_work_raises_comes_through(inputs: InputProcessor) -> None:
+    wrong = SamplingParams(structured_outputs=StructuredOutputs(json={"not": {}}))
+
+    def prepare(inputs: InputProcessor) -> RequestState:
+        return inputs.prepare("a", wrong)
+
+    with pytest.raises(InvalidRequestError, match="'not' cannot be enforced"):
+        await Preparation().run(prepare, inputs, wrong, 1)
