@@ -15,7 +15,7 @@ from triolet.scheduling.speculation import (
     SequenceSpeculation,
     Speculator,
 )
-from triolet.scheduling.step_cost import FIRST_RATIO
+from triolet.scheduling.step_cost import USUAL_RATIO
 
 REPETITIVE = [1, 2, 3, 4] * 5
 
@@ -73,7 +73,7 @@ def test_a_guess_must_be_surer_in_a_larger_step() -> None:
     speculator = Speculator("ngram", 4)
     shares = [speculator.break_even(num_tokens) for num_tokens in (1, 8, 64, 512)]
     assert shares == sorted(shares)
-    assert shares[0] == pytest.approx(1 / (1 + FIRST_RATIO))
+    assert shares[0] == pytest.approx(1 / (1 + USUAL_RATIO))
     assert shares[-1] > 0.98
     assert Speculator("draft", 4).break_even(1) > shares[0]
 
@@ -137,7 +137,7 @@ def test_what_pays_is_learnt_from_the_steps() -> None:
         plan = plan_of(1 + num_draft_tokens, num_draft_tokens)
         speculator.observe(plan, 0.001 * plan.num_tokens + 0.004)
         speculator.observe(plan_of(500, 0), 9.0)
-    assert speculator.break_even(1) == pytest.approx(1 / (1 + 4))
+    assert speculator.break_even(1) == pytest.approx(1 / (1 + 4), rel=0.1)
 
 
 def plan_of(num_tokens: int, num_draft_tokens: int) -> StepPlan:

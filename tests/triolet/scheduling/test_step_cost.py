@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from triolet.scheduling.step_cost import FIRST_RATIO, MAX_RATIO, MIN_RATIO, StepCost
+from triolet.scheduling.step_cost import MAX_RATIO, MIN_RATIO, USUAL_RATIO, StepCost
 
 
 def observed(
@@ -21,7 +21,7 @@ def observed(
 
 @pytest.mark.parametrize(("fixed", "per_token"), [(6e-3, 6e-4), (1e-3, 1e-3), (2e-2, 4e-4)])
 def test_the_fixed_part_is_found(fixed: float, per_token: float) -> None:
-    assert observed(fixed, per_token).fixed_in_tokens == pytest.approx(fixed / per_token)
+    assert observed(fixed, per_token).fixed_in_tokens == pytest.approx(fixed / per_token, rel=0.2)
 
 
 def test_noise_does_not_mislead_it_much() -> None:
@@ -41,15 +41,16 @@ def test_it_follows_a_change() -> None:
     cost = observed(6e-3, 6e-4)
     for number in range(600):
         cost.observe(1 + number % 8, 1e-3 + 1e-3 * (1 + number % 8))
-    assert cost.fixed_in_tokens == pytest.approx(1, rel=0.1)
+    assert cost.fixed_in_tokens == pytest.approx(1, rel=0.2)
 
 
 def test_without_enough_to_go_by_it_says_what_is_usual() -> None:
-    assert StepCost().fixed_in_tokens == FIRST_RATIO
-    assert observed(1.0, 1.0, num_steps=5).fixed_in_tokens == FIRST_RATIO
-    assert observed(1.0, 1.0, most=1).fixed_in_tokens == FIRST_RATIO
+    assert StepCost().fixed_in_tokens == USUAL_RATIO
+    assert observed(1.0, 1.0, most=1).fixed_in_tokens == pytest.approx(USUAL_RATIO)
+    few, many = (observed(1e-3, 1e-3, num_steps=num_steps).fixed_in_tokens for num_steps in (3, 300))
+    assert USUAL_RATIO > few > many > 1
 
 
 def test_the_estimate_has_bounds() -> None:
-    assert observed(0.0, 1e-3).fixed_in_tokens == MIN_RATIO
+    assert observed(-1e-3, 1e-3).fixed_in_tokens == MIN_RATIO
     assert observed(1e-2, -1e-4).fixed_in_tokens == MAX_RATIO
