@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from triolet_kernels.quant import QuantTensor
 
-__all__ = ["AttentionBatch", "Ops", "preferred_dtype", "select_ops"]
+__all__ = ["AttentionBatch", "DrawSettings", "DrawnTokens", "Ops", "preferred_dtype", "select_ops"]
 
 
 logger = logging.getLogger("triolet.kernels")
@@ -49,6 +51,34 @@ class AttentionBatch:
     sequence_lengths: Tensor
     max_query_length: int
     max_sequence_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawSettings:
+    """How to draw from each of R rows of logits; all arrays are ``(R,)`` and contiguous.
+
+    ``temperatures`` 0 is greedy. ``uniforms`` are random numbers in [0, 1). ``top_k`` 0, ``top_p`` 1 and
+    ``min_p`` 0 are off.
+    """
+
+    temperatures: NDArray[np.float64]
+    uniforms: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTokens:
+    """What was drawn from R rows of V logits; all arrays are ``(R,)``.
+
+    ``highest``: a row's highest logit, NaN if it has a NaN. If that is not finite, the token means nothing.
+    ``num_kept``: of how many of the most likely tokens the filters left the choice; V if there were none.
+    """
+
+    token_ids: NDArray[np.int64]
+    highest: NDArray[np.float32]
+    num_kept: NDArray[np.int64]
 
 
 class Ops(Protocol):
@@ -141,6 +171,15 @@ class Ops(Protocol):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """``gelu(gate) * up`` with the tanh form of GELU, layout as :meth:`silu_mul`."""
+        ...
+
+    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+        """Draw a token from each row of ``logits (R, V)`` float32; the first of the highest if greedy.
+
+        The filters, their order, and the draw by inversion are those of
+        :mod:`triolet_kernels.reference.drawing`. What is drawn from a row depends on nothing beside it.
+        Where rounding decides, implementations may differ.
+        """
         ...
 
 

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from triolet_kernels.cpu.activation import ActivationKernels
 from triolet_kernels.cpu.attention import AttentionKernels
+from triolet_kernels.cpu.drawing import DrawingKernels
 from triolet_kernels.cpu.linear import LinearKernels, PackedEmbedding, PackedLinear
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.norm import NormKernels
-from triolet_kernels.ops import AttentionBatch
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["CpuOps"]
@@ -25,6 +26,7 @@ class CpuOps:
         self._attention = AttentionKernels(native)
         self._norm = NormKernels(native)
         self._activation = ActivationKernels(native)
+        self._drawing = DrawingKernels(native)
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
@@ -94,3 +96,6 @@ class CpuOps:
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return self._activation.gelu_mul(gate_up)
+
+    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+        return self._drawing.draw(logits, settings)

@@ -36,6 +36,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "silu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "gelu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
     "rotary_and_cache": [*[_POINTER] * 7, *[_INT] * 5, _POINTER, _POINTER, _FLOAT, *_TEAM],
+    "draw": [*[_POINTER] * 9, _INT, _INT, *_TEAM],
     "linear": [*[_POINTER] * 4, *[_INT] * 5, *_TEAM],
     "dense_linear": [*[_POINTER] * 4, *[_INT] * 3, *_TEAM],
     "plain_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triolet_kernels.ops import AttentionBatch
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
 from triolet_kernels.quant import QuantTensor
-from triolet_kernels.reference import activation, attention, linear, norm, rotary
+from triolet_kernels.reference import activation, attention, drawing, linear, norm, rotary
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
 
 __all__ = ["ReferenceOps"]
@@ -84,3 +84,6 @@ class ReferenceOps:
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.gelu_mul(gate_up)
+
+    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+        return drawing.draw_tokens(logits, settings)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triolet.request import TokenLogprobs
-from triolet.runtime.candidates import top_candidates
-from triolet.runtime.drawing import Row, scale_logits, token_weights
+from triolet_kernels.reference.candidates import top_candidates
+from triolet_kernels.reference.drawing import Row, scale_logits, token_weights
 
 __all__ = ["processed_logprobs", "token_logprobs"]
 

@@ -177,7 +177,9 @@ class ModelRunner:
             max_model_len=max_model_len,
             max_num_seqs=args.max_num_seqs,
             device=device,
-            sampler=Sampler(config.vocab_size, logprobs_mode=args.logprobs_mode, constraints=constraints),
+            sampler=Sampler(
+                config.vocab_size, ops=ops, logprobs_mode=args.logprobs_mode, constraints=constraints
+            ),
             sources=Sources(partial(_read_again, files, args, read), allocate),
         )
 

@@ -8,10 +8,10 @@ the lowest id comes first.
 A row with draft tokens is sampled after each of them as if they were its own, and ends after the first that
 is another one than was guessed: what comes out is what would have come out without guesses, one by one.
 
-Logits are made of a few rows at a time, so that memory is bounded. They are worked on by numpy, row by row:
-on a CPU that is several times as fast as torch, whose operations on short rows cost more to start than to do.
-Logits on another device are brought over for that, unless all that is asked of them is the highest. This
-module knows nothing of models, caches or scheduling.
+Logits are made of a few rows at a time, so that memory is bounded. What is done to single rows before a token
+is drawn, and told of them after, is done by numpy: on a CPU that is several times as fast as torch, whose
+operations on short rows cost more to start than to do. Logits on another device are brought over for that.
+This module knows nothing of models, caches or scheduling.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from triolet.plan import PlanRow
 from triolet.request import Request, TokenLogprobs
 from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
 from triolet.runtime.constraints import Constraints
-from triolet.runtime.drawing import DrawnTokens, DrawSettings, draw_rows
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet.runtime.random import uniforms
+from triolet_kernels.ops import DrawnTokens, DrawSettings, Ops
+from triolet_kernels.reference import ReferenceOps
 
 __all__ = ["SampledRow", "Sampler"]
 
@@ -56,9 +57,15 @@ class Sampler:
     """Samples the tokens of consecutive steps, over slots."""
 
     def __init__(
-        self, vocab_size: int, *, logprobs_mode: LogprobsMode = "raw", constraints: Constraints | None = None
+        self,
+        vocab_size: int,
+        *,
+        ops: Ops | None = None,
+        logprobs_mode: LogprobsMode = "raw",
+        constraints: Constraints | None = None,
     ) -> None:
-        self._vocab_size = vocab_size
+        """``ops`` None draws with the reference implementation."""
+        self._ops = ops or ReferenceOps()
         self._is_raw = logprobs_mode == "raw"
         self._adjuster = Adjuster(vocab_size)
         self._grammars = GrammarMasks(vocab_size, constraints)
@@ -95,10 +102,17 @@ class Sampler:
 
     def _sample_chunk(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
         requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
-        if logits.device.type != "cpu" and all(map(_is_plain, requests)):
-            step = _Step(None, {}, _highest_on_device(logits), {})
-        else:
-            step = self._draw(logits.cpu().numpy(), rows, requests)
+        if any(_looks_at_logits(request) for request in requests):
+            logits = logits.cpu()
+        # On another device this array is not there, and nobody looks at it.
+        array = logits.numpy() if logits.device.type == "cpu" else None
+        raw: dict[int, NDArray[np.float32]] = {}
+        errors: dict[int, str] = {}
+        if array is not None:
+            raw = self._keep_raw(array, requests)
+            errors = self._adjuster.adjust(array, rows)
+            errors = self._grammars.apply(array, rows) | errors
+        step = _Step(array, raw, self._ops.draw(logits, _settings(rows, requests)), errors)
         sampled: list[SampledRow] = []
         first = 0
         for row in rows:
@@ -106,14 +120,13 @@ class Sampler:
             first += row.num_draft_tokens + 1
         return sampled
 
-    def _draw(self, logits: Logits, rows: Sequence[PlanRow], requests: Sequence[Request]) -> _Step:
-        raw = {
-            index: logits[index].copy() for index, request in enumerate(requests)
+    def _keep_raw(self, logits: Logits, requests: Sequence[Request]) -> dict[int, NDArray[np.float32]]:
+        """Copies of the rows whose log-probabilities are to be those before adjustments."""
+        return {
+            index: logits[index].copy()
+            for index, request in enumerate(requests)
             if self._is_raw and request.num_logprobs is not None and request.adjustments is not None
-        }  # fmt: skip
-        errors = self._adjuster.adjust(logits, rows)
-        errors = self._grammars.apply(logits, rows) | errors
-        return _Step(logits, raw, draw_rows(logits, _settings(rows, requests)), errors)
+        }
 
     def _finish_row(self, step: _Step, row: PlanRow, first: int) -> SampledRow:
         """Keep a row's draft tokens as far as they are what was sampled, and the token after them."""
@@ -189,9 +202,9 @@ def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
         yield chunk
 
 
-def _is_plain(request: Request) -> bool:
-    """Whether all that is asked for is the most likely token."""
-    return request.temperature == 0 and request.num_logprobs is None and request.adjustments is None
+def _looks_at_logits(request: Request) -> bool:
+    """Whether more is asked for than to draw from the logits."""
+    return request.num_logprobs is not None or request.adjustments is not None
 
 
 def _settings(rows: Sequence[PlanRow], requests: Sequence[Request]) -> DrawSettings:
@@ -209,9 +222,3 @@ def _settings(rows: Sequence[PlanRow], requests: Sequence[Request]) -> DrawSetti
         top_p=np.array([request.top_p for request in requests]),
         min_p=np.array([request.min_p for request in requests]),
     )
-
-
-def _highest_on_device(logits: Tensor) -> DrawnTokens:
-    best = logits.argmax(dim=-1, keepdim=True)
-    highest = logits.gather(1, best)[:, 0].cpu().numpy()
-    return DrawnTokens(best[:, 0].cpu().numpy(), highest, np.full(len(logits), logits.shape[1]))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.triolet.runtime.exact import exact_probabilities
+from tests.kernels.draws import exact_probabilities
 from tests.triolet.runtime.rows import make_row
 from torch import Tensor
 
 from triolet.plan import PlanRow
 from triolet.request import LogitsAdjustments
 from triolet.runtime.adjustments import RowAdjuster
-from triolet.runtime.drawing import draw, draw_filtered
 from triolet.runtime.random import uniforms
 from triolet.runtime.sampler import MAX_LOGIT_ROWS, SampledRow, Sampler
+from triolet_kernels.reference.drawing import draw, draw_filtered
 
 PARAMS: list[dict[str, Any]] = [
     {},

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.triolet.runtime.exact import assert_fits, exact_probabilities
+from tests.kernels.draws import assert_fits, exact_probabilities
 from tests.triolet.runtime.fake_constraints import FakeConstraints
 from tests.triolet.runtime.rows import make_row
 from torch import Tensor

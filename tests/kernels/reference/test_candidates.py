@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triolet.runtime.candidates import top_candidates
+from triolet_kernels.reference.candidates import top_candidates
 
 
 def by_plain_sort(logits: list[float], count: int) -> list[int]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triolet.runtime.random import uniforms
-
-__all__ = ["assert_fits", "exact_probabilities", "invert", "many_uniforms"]
+__all__ = ["FILTERS", "assert_fits", "exact_probabilities", "invert", "many_uniforms"]
 
 Probabilities = dict[int, float]
+
+FILTERS: list[dict[str, Any]] = [
+    {"top_k": 5},
+    {"top_k": 1},
+    {"top_k": 10_000},
+    {"top_p": 0.8},
+    {"top_p": 0.999},
+    {"min_p": 0.1},
+    {"min_p": 1.0},
+    {"top_k": 12, "top_p": 0.7},
+    {"top_p": 0.9, "min_p": 0.05},
+    {"top_k": 20, "top_p": 0.95, "min_p": 0.02},
+    {"top_k": 70, "top_p": 0.5},
+]
 
 
 def exact_probabilities(
@@ -51,7 +64,7 @@ def invert(probabilities: Probabilities, uniform: float) -> int:
 
 
 def many_uniforms(count: int, seed: int = 0) -> list[float]:
-    numbers: list[float] = uniforms(np.full(count, seed), np.arange(count)).tolist()
+    numbers: list[float] = np.random.default_rng(seed).random(count).tolist()
     return numbers
 
 

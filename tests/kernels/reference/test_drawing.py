@@ -7,30 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.triolet.runtime.exact import assert_fits, exact_probabilities, invert, many_uniforms
+from tests.kernels.draws import FILTERS, assert_fits, exact_probabilities, invert, many_uniforms
 
-from triolet.runtime import drawing
-from triolet.runtime.drawing import draw, draw_filtered, token_weights
+from triolet_kernels.reference import drawing
+from triolet_kernels.reference.drawing import draw, draw_filtered, token_weights
 
 
 def draw_one(*args: Any, **filters: Any) -> int:
     """The token alone, without how many were left."""
     return draw_filtered(*args, **filters)[0]
-
-
-FILTERS: list[dict[str, Any]] = [
-    {"top_k": 5},
-    {"top_k": 1},
-    {"top_k": 10_000},
-    {"top_p": 0.8},
-    {"top_p": 0.999},
-    {"min_p": 0.1},
-    {"min_p": 1.0},
-    {"top_k": 12, "top_p": 0.7},
-    {"top_p": 0.9, "min_p": 0.05},
-    {"top_k": 20, "top_p": 0.95, "min_p": 0.02},
-    {"top_k": 70, "top_p": 0.5},
-]
 
 
 def make_logits(vocab_size: int, scale: float, seed: int = 0) -> NDArray[np.float32]:

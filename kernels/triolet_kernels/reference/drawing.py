@@ -14,25 +14,25 @@ is that of a full sort. The draw is by inversion: the token at which the running
 ``uniform`` times the total.
 
 A row is a numpy array and is worked on by itself, in the caches of one core: so what is drawn cannot depend
-on the rows beside it. This module knows nothing of requests, plans or torch.
+on the rows beside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from triolet.runtime.candidates import top_candidates
+from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.reference.candidates import top_candidates
 
 __all__ = [
-    "DrawSettings",
-    "DrawnTokens",
     "draw",
     "draw_filtered",
     "draw_rows",
+    "draw_tokens",
     "scale_logits",
     "token_weights",
 ]
@@ -47,28 +47,13 @@ Row = NDArray[np.float32]
 """A row of logits ``(V,)``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawSettings:
-    """How to draw from each of R rows; all arrays are ``(R,)``. ``temperatures`` 0 is greedy."""
-
-    temperatures: NDArray[np.float64]
-    uniforms: NDArray[np.float64]
-    top_k: NDArray[np.int64]
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnTokens:
-    """What was drawn from R rows of V logits.
-
-    ``highest``: a row's highest logit, NaN if it has a NaN. If that is not finite, nothing was drawn.
-    ``num_kept``: of how many of the most likely tokens the filters left the choice; V if there were none.
-    """
-
-    token_ids: NDArray[np.int64]
-    highest: NDArray[np.float32]
-    num_kept: NDArray[np.int64]
+def draw_tokens(logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+    """:func:`draw_rows` of logits on any device; they are brought over unless all rows are greedy."""
+    if logits.device.type == "cpu" or settings.temperatures.any():
+        return draw_rows(logits.cpu().numpy(), settings)
+    best = logits.argmax(dim=-1, keepdim=True)
+    highest = logits.gather(1, best)[:, 0].cpu().numpy()
+    return DrawnTokens(best[:, 0].cpu().numpy(), highest, np.full(len(logits), logits.shape[1]))
 
 
 def draw_rows(logits: NDArray[np.float32], settings: DrawSettings) -> DrawnTokens:

@@ -1,0 +1,347 @@
+// Drawing tokens from rows of logits: what triolet_kernels/reference/drawing.py does, one row a unit of work.
+//
+// Nothing about a row depends on the others or on the number of threads. Most of the work is two passes over the
+// row, one for the highest logit of each of some groups of neighbours and one for the groups' sums of weights. Filters
+// then look at the groups only whose highest logit may be among the most likely ones.
+
+#include <stdlib.h>
+
+#include "parallel.h"
+#include "simd.h"
+
+namespace {
+
+constexpr int64_t kMaxGroups = 1024;
+constexpr int64_t kFirstPrefix = 64;
+constexpr float kLeastPower = -126;
+constexpr float kLowest = -3.4028234663852886e38f;
+constexpr double kMinTemperature = 1.1754943508222875e-38;
+constexpr double kLog2E = 1.4426950408889634;
+
+struct Settings {
+    double temperature, uniform;
+    int64_t top_k;
+    double top_p, min_p;
+};
+
+struct Drawn {
+    int64_t token_id, num_kept;
+    float highest;
+};
+
+// A row of logits, in groups of neighbours whose size follows from the row's alone.
+struct Row {
+    const float* logits;
+    int64_t size, group_size, num_groups;
+    float highest, scale;
+    float maxima[kMaxGroups];
+
+    int64_t end_of(int64_t group) const { return (group + 1) * group_size < size ? (group + 1) * group_size : size; }
+};
+
+TRIOLET_INLINE float as_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// kLanes values from `source`, or as many as there are and minus infinity.
+TRIOLET_INLINE Vec load_part(const float* source, int64_t count) {
+    if (count >= kLanes) return load(source);
+    float values[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) values[lane] = lane < count ? source[lane] : as_float(0xff800000);
+    return load(values);
+}
+
+bool has_nan(const float* values, int64_t size) {
+    uint32_t found = 0;
+    for (int64_t i = 0; i < size; ++i) {
+        uint32_t bits;
+        memcpy(&bits, values + i, 4);
+        found |= (bits & 0x7fffffff) > 0x7f800000;
+    }
+    return found != 0;
+}
+
+// e to the power of (logit - highest) / temperature; 0 where that is too small for a float.
+TRIOLET_INLINE Vec weights_of(const Row& row, Vec logits) {
+    Vec power = mul(sub(logits, splat(row.highest)), splat(row.scale));
+    return zero_below(exp2(power), power, kLeastPower);
+}
+
+void find_maxima(Row& row) {
+    row.highest = as_float(0xff800000);
+    for (int64_t group = 0; group < row.num_groups; ++group) {
+        int64_t end = row.end_of(group);
+        Vec best = splat(as_float(0xff800000));
+        for (int64_t i = group * row.group_size; i < end; i += kLanes)
+            best = max(load_part(row.logits + i, end - i), best);
+        row.maxima[group] = max_lanes(best);
+        if (row.maxima[group] > row.highest) row.highest = row.maxima[group];
+    }
+}
+
+int64_t first_highest(const Row& row) {
+    int64_t group = 0;
+    while (row.maxima[group] != row.highest) ++group;
+    int64_t i = group * row.group_size;
+    while (row.logits[i] != row.highest) ++i;
+    return i;
+}
+
+float sum_group(const Row& row, int64_t group) {
+    int64_t end = row.end_of(group);
+    Vec sum = splat(0);
+    for (int64_t i = group * row.group_size; i < end; i += kLanes)
+        sum = add(sum, weights_of(row, load_part(row.logits + i, end - i)));
+    return sum_lanes(sum);
+}
+
+// By inversion, in the order of token ids: the group first, then the token in it.
+int64_t draw_whole(const Row& row, double uniform) {
+    float sums[kMaxGroups];
+    double total = 0;
+    for (int64_t group = 0; group < row.num_groups; ++group) total += sums[group] = sum_group(row, group);
+    double target = uniform * total, running = 0;
+    int64_t group = 0, last = 0;  // the last group that can be drawn from
+    for (; group < row.num_groups && running + sums[group] <= target; running += sums[group++])
+        if (sums[group] > 0) last = group;
+    if (group == row.num_groups) running -= sums[group = last];
+    int64_t end = row.end_of(group), chosen = 0;
+    for (int64_t i = group * row.group_size; i < end; i += kLanes) {
+        float weights[kLanes];
+        store(weights, weights_of(row, load_part(row.logits + i, end - i)));
+        for (int lane = 0; lane < kLanes; ++lane) {
+            if (weights[lane] > 0) chosen = i + lane;
+            running += weights[lane];
+            if (running > target) return chosen;
+        }
+    }
+    return chosen;
+}
+
+// A number that at least `count` logits reach, and hardly more: the count-th highest of the groups' maxima.
+float lower_bound(const Row& row, int64_t count) {
+    if (4 * count > 3 * row.num_groups) return kLowest;
+    float values[kMaxGroups];
+    memcpy(values, row.maxima, sizeof(float) * row.num_groups);
+    int64_t first = 0, last = row.num_groups - 1, wanted = count - 1;
+    while (first < last) {  // Hoare's selection
+        float pivot = values[(first + last) / 2];
+        int64_t i = first, j = last;
+        while (i <= j) {
+            while (values[i] > pivot) ++i;
+            while (values[j] < pivot) --j;
+            if (i > j) break;
+            float value = values[i];
+            values[i++] = values[j];
+            values[j--] = value;
+        }
+        if (wanted <= j)
+            last = j;
+        else if (wanted >= i)
+            first = i;
+        else
+            break;
+    }
+    return values[wanted] > kLowest ? values[wanted] : kLowest;
+}
+
+// A power of two, not much below the highest one whose tokens and the likelier ones together weigh `wanted`.
+float power_of_mass(const Row& row, double wanted) {
+    constexpr int kSteps = 5, kNumPasses = 4;
+    float high = 0, low = kLeastPower;
+    for (int pass = 0; pass < kNumPasses; ++pass) {
+        float limits[kSteps];
+        Vec sums[kSteps];
+        for (int step = 0; step < kSteps; ++step) {
+            limits[step] = high + (low - high) * float(step + 1) / kSteps;
+            sums[step] = splat(0);
+        }
+        for (int64_t i = 0; i < row.size; i += kLanes) {
+            Vec logits = load_part(row.logits + i, row.size - i);
+            Vec power = mul(sub(logits, splat(row.highest)), splat(row.scale)), weights = exp2(power);
+            for (int step = 0; step < kSteps; ++step)
+                sums[step] = add(sums[step], zero_below(weights, power, limits[step]));
+        }
+        int step = 0;
+        while (step < kSteps - 1 && sum_lanes(sums[step]) < wanted) ++step;
+        high = step ? limits[step - 1] : high;
+        low = limits[step];
+    }
+    return low;
+}
+
+// A logit that every token is above that min-p keeps.
+float bound_of_min_p(const Row& row, const Settings& settings) {
+    if (settings.min_p <= 0) return kLowest;
+    float bound = row.highest + (float(__builtin_log2(settings.min_p)) - 1e-3f) / row.scale;
+    return bound > kLowest ? bound : kLowest;
+}
+
+// A logit that, in all likelihood, every token is above that top-p keeps.
+float bound_of_top_p(const Row& row, const Settings& settings, double total) {
+    if (settings.top_p >= 1) return kLowest;
+    return row.highest + power_of_mass(row, settings.top_p * total) / row.scale;
+}
+
+int64_t count_from(const Row& row, float bound) {
+    int64_t count = 0;
+    for (int64_t group = 0; group < row.num_groups; ++group) {
+        if (row.maxima[group] < bound) continue;
+        for (int64_t i = group * row.group_size; i < row.end_of(group); ++i) count += row.logits[i] >= bound;
+    }
+    return count;
+}
+
+// One integer for a logit and its token: the order of integers is by logit, highest first, then by id.
+TRIOLET_INLINE uint64_t key_of(float logit, int64_t token_id) {
+    logit += 0.0f;  // -0.0 and 0.0 are the same number
+    uint32_t bits;
+    memcpy(&bits, &logit, 4);
+    uint32_t descending = bits & 0x80000000 ? bits : ~bits & 0x7fffffff;
+    return uint64_t(descending) << 32 | uint64_t(token_id);
+}
+
+void collect(const Row& row, float bound, uint64_t* keys) {
+    for (int64_t group = 0; group < row.num_groups; ++group) {
+        if (row.maxima[group] < bound) continue;
+        for (int64_t i = group * row.group_size; i < row.end_of(group); ++i)
+            if (row.logits[i] >= bound) *keys++ = key_of(row.logits[i], i);
+    }
+}
+
+// Radix sort by the upper 32 bits; the lower ones are in order already. The result is in `keys`.
+void sort_keys(uint64_t* keys, uint64_t* other, int64_t count) {
+    for (int shift = 32; shift < 64; shift += 8) {
+        int64_t places[256] = {}, place = 0;
+        for (int64_t i = 0; i < count; ++i) ++places[keys[i] >> shift & 255];
+        for (int64_t& entry : places) {
+            int64_t size = entry;
+            entry = place;
+            place += size;
+        }
+        for (int64_t i = 0; i < count; ++i) other[places[keys[i] >> shift & 255]++] = keys[i];
+        uint64_t* sorted = other;
+        other = keys;
+        keys = sorted;
+    }
+}
+
+// The most likely tokens in order, with their weights.
+struct Candidates {
+    uint64_t* keys;
+    float* weights;
+    int64_t count;
+
+    int64_t token_id(int64_t i) const { return int64_t(keys[i] & 0xffffffff); }
+};
+
+void weigh(const Row& row, Candidates& found) {
+    for (int64_t i = 0; i < found.count; i += kLanes) {
+        float logits[kLanes], weights[kLanes];
+        int64_t size = found.count - i < kLanes ? found.count - i : kLanes;
+        for (int64_t lane = 0; lane < size; ++lane) logits[lane] = row.logits[found.token_id(i + lane)];
+        store(weights, weights_of(row, load_part(logits, size)));
+        memcpy(found.weights + i, weights, sizeof(float) * size);
+    }
+}
+
+// How many of the candidates top-p and min-p keep; more than there are if that is not to be seen from these.
+int64_t count_kept(const Candidates& found, const Settings& settings, double mass) {
+    double running = 0, limit = settings.top_p * mass;
+    for (int64_t i = 0; i < found.count; ++i) {
+        if (settings.min_p > 0 && found.weights[i] < settings.min_p) return i ? i : 1;
+        running += found.weights[i];
+        if (settings.top_p < 1 && running >= limit) return i + 1;
+    }
+    return found.count + 1;
+}
+
+int64_t draw_from(const Candidates& found, int64_t num_kept, double uniform) {
+    double total = 0, running = 0;
+    for (int64_t i = 0; i < num_kept; ++i) total += found.weights[i];
+    int64_t chosen = 0;
+    for (int64_t i = 0; i < num_kept; ++i) {
+        if (found.weights[i] > 0) chosen = i;
+        running += found.weights[i];
+        if (running > uniform * total) break;
+    }
+    return found.token_id(chosen);
+}
+
+// Token -1 if there is no memory.
+void draw_filtered(const Row& row, const Settings& settings, Drawn& drawn) {
+    double total = -1;
+    if (settings.top_p < 1 && !settings.top_k) {
+        total = 0;
+        for (int64_t group = 0; group < row.num_groups; ++group) total += sum_group(row, group);
+    }
+    // A short prefix is enough for most rows; then one that should be; then all there is.
+    float least = bound_of_min_p(row, settings);
+    for (int attempt = 0;; ++attempt) {
+        float bound = least;
+        if (attempt == 0) bound = lower_bound(row, settings.top_k ? settings.top_k : kFirstPrefix);
+        if (attempt == 1) bound = bound_of_top_p(row, settings, total);
+        if (bound < least && !settings.top_k) bound = least;
+        int64_t count = count_from(row, bound);
+        auto* memory = static_cast<uint64_t*>(malloc(count * (2 * sizeof(uint64_t) + sizeof(float))));
+        drawn.token_id = -1;
+        if (!memory) return;
+        Candidates found = {memory, reinterpret_cast<float*>(memory + 2 * count), count};
+        collect(row, bound, found.keys);
+        sort_keys(found.keys, memory + count, count);
+        if (settings.top_k && settings.top_k < count) found.count = settings.top_k;
+        weigh(row, found);
+        double mass = total;
+        if (total < 0) {
+            mass = 0;
+            for (int64_t i = 0; i < found.count; ++i) mass += found.weights[i];
+        }
+        int64_t num_kept = count_kept(found, settings, mass);
+        bool is_settled = num_kept <= found.count || settings.top_k || bound <= least;
+        if (is_settled) {
+            drawn.num_kept = num_kept < found.count ? num_kept : found.count;
+            drawn.token_id = draw_from(found, drawn.num_kept, settings.uniform);
+        }
+        free(memory);
+        if (is_settled) return;
+    }
+}
+
+Drawn draw_row(const float* logits, int64_t size, const Settings& settings) {
+    Row row;
+    row.logits = logits;
+    row.size = size;
+    int64_t vectors = (size + kLanes - 1) / kLanes;
+    row.group_size = (vectors + kMaxGroups - 1) / kMaxGroups * kLanes;
+    row.num_groups = (size + row.group_size - 1) / row.group_size;
+    if (has_nan(logits, size)) return {0, size, as_float(0x7fc00000)};
+    find_maxima(row);
+    if (!(row.highest >= kLowest && row.highest <= -kLowest)) return {0, size, row.highest};
+    Drawn drawn = {first_highest(row), size, row.highest};
+    if (settings.temperature == 0) return drawn;
+    double temperature = settings.temperature > kMinTemperature ? settings.temperature : kMinTemperature;
+    row.scale = float(kLog2E / temperature);
+    if (settings.top_k || settings.top_p < 1 || settings.min_p > 0)
+        draw_filtered(row, settings, drawn);
+    else
+        drawn.token_id = draw_whole(row, settings.uniform);
+    return drawn;
+}
+
+}  // namespace
+
+// logits (num_rows, size) → token_ids, num_kept (num_rows,) int64, highest (num_rows,) float
+TRIOLET_EXPORT(draw_float32)
+(const float* logits, const double* temperatures, const double* uniforms, const int64_t* top_k, const double* top_p,
+ const double* min_p, int64_t* token_ids, int64_t* num_kept, float* highest, int64_t num_rows, int64_t size,
+ RunTeam run_team, int64_t num_threads) {
+    for_each_row(run_team, num_threads, num_rows, size, [=](int64_t i) {
+        Settings settings = {temperatures[i], uniforms[i], top_k[i], top_p[i], min_p[i]};
+        Drawn drawn = draw_row(logits + i * size, size, settings);
+        token_ids[i] = drawn.token_id;
+        num_kept[i] = drawn.num_kept;
+        highest[i] = drawn.highest;
+    });
+}

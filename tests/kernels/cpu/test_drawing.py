@@ -1,0 +1,147 @@
+"""The compiled draws against the exact distribution, the reference and a full sort."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.kernels.draws import FILTERS, assert_fits, exact_probabilities, invert, many_uniforms
+from torch import Tensor
+
+from triolet_kernels.cpu import CpuOps
+from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.reference import ReferenceOps
+
+ALL_FILTERS: list[dict[str, Any]] = [{}, *FILTERS]
+
+
+def make_logits(num_rows: int, size: int, scale: float = 2.0, seed: int = 0) -> Tensor:
+    return scale * torch.randn(num_rows, size, generator=torch.Generator().manual_seed(seed))
+
+
+def make_settings(
+    uniforms: list[float],
+    temperature: float = 0.9,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> DrawSettings:
+    ones = np.ones(len(uniforms))
+    return DrawSettings(
+        temperatures=temperature * ones,
+        uniforms=np.array(uniforms),
+        top_k=np.full(len(uniforms), top_k),
+        top_p=top_p * ones,
+        min_p=min_p * ones,
+    )
+
+
+def assert_same(actual: DrawnTokens, expected: DrawnTokens) -> None:
+    for name in ("token_ids", "highest", "num_kept"):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name))
+
+
+@pytest.mark.parametrize("filters", ALL_FILTERS, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 300, 1000])
+def test_draws_have_the_exact_distribution(ops: CpuOps, filters: dict[str, Any], size: int) -> None:
+    numbers = many_uniforms(6_000)
+    logits = make_logits(1, size, 1.5)
+    drawn = ops.draw(logits.expand(len(numbers), size), make_settings(numbers, **filters))
+    probabilities = exact_probabilities(logits[0].numpy(), 0.9, **filters)
+    assert_fits(drawn.token_ids.tolist(), probabilities)
+    expected_kept = len(probabilities) if filters else size
+    assert set(drawn.num_kept.tolist()) == {expected_kept}
+
+
+@pytest.mark.parametrize("filters", ALL_FILTERS, ids=str)
+@pytest.mark.parametrize(("size", "scale"), [(5000, 0.01), (5000, 1.0), (5000, 8.0), (20_011, 2.5)])
+def test_draws_are_those_of_the_oracle(ops: CpuOps, filters: dict[str, Any], size: int, scale: float) -> None:
+    logits = make_logits(6, size, scale)
+    numbers = many_uniforms(6)
+    drawn = ops.draw(logits, make_settings(numbers, 1.2, **filters))
+    for row, number, token_id in zip(logits.numpy(), numbers, drawn.token_ids.tolist(), strict=True):
+        probabilities = exact_probabilities(row, 1.2, **filters)
+        order = probabilities if filters else dict(sorted(probabilities.items()))
+        expected = [invert(order, near) for near in (number - 1e-5, number, number + 1e-5)]
+        assert token_id in expected
+
+
+@pytest.mark.parametrize("filters", ALL_FILTERS, ids=str)
+@pytest.mark.parametrize("kind", ["equal", "ties", "few", "one", "clustered"])
+def test_awkward_rows_give_what_the_reference_gives(ops: CpuOps, filters: dict[str, Any], kind: str) -> None:
+    logits = make_logits(40, 3001)
+    if kind == "equal":
+        logits[:] = 0.25
+    elif kind == "ties":
+        logits = logits.round()
+    elif kind == "few":
+        logits[:, 3:] = -torch.inf
+    elif kind == "one":
+        logits[:] = -torch.inf
+        logits[:, 2999] = -3.0
+    else:
+        logits[:, 1000:1100] += 20
+    settings = make_settings(many_uniforms(40), **filters)
+    actual, expected = ops.draw(logits, settings), ReferenceOps().draw(logits, settings)
+    np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
+    assert ((logits[torch.arange(40), torch.from_numpy(actual.token_ids)]) > -torch.inf).all()
+
+
+def test_greedy_rows_and_bad_rows(ops: CpuOps) -> None:
+    logits = make_logits(6, 517)
+    logits[1, 400], logits[2, 3], logits[3] = torch.nan, torch.inf, -torch.inf
+    logits[4, [8, 300]] = 50.0
+    logits[5, [9, 10]] = torch.tensor([-0.0, 0.0])
+    logits[5] = -logits[5].abs()
+    for temperature in (0.0, 1.0):
+        drawn = ops.draw(logits, make_settings([0.5] * 6, temperature))
+        np.testing.assert_array_equal(np.isfinite(drawn.highest), [True, False, False, False, True, True])
+        assert np.isnan(drawn.highest[1])
+        assert drawn.highest[3] == -np.inf
+    assert_same(ops.draw(logits[4:], make_settings([0.5] * 2, 0.0)),
+                ReferenceOps().draw(logits[4:], make_settings([0.5] * 2, 0.0)))  # fmt: skip
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2.0**-53])
+@pytest.mark.parametrize("filters", ALL_FILTERS, ids=str)
+def test_tokens_without_probability_are_never_drawn(
+    ops: CpuOps, filters: dict[str, Any], uniform: float
+) -> None:
+    logits = torch.full((1, 1000), -torch.inf)
+    logits[0, [300, 301]] = torch.tensor([5.0, 4.0])
+    assert ops.draw(logits, make_settings([uniform], **filters)).token_ids[0] in (300, 301)
+    far_apart = torch.tensor([[-3e38, 3e38, 0.0]])
+    assert ops.draw(far_apart, make_settings([uniform], 0.5, **filters)).token_ids[0] == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-40, 5e-324])
+@pytest.mark.parametrize("filters", ALL_FILTERS, ids=str)
+def test_cold_rows_give_the_most_likely_token(
+    ops: CpuOps, filters: dict[str, Any], temperature: float
+) -> None:
+    logits = make_logits(3, 1000, 3.0)
+    drawn = ops.draw(logits, make_settings([0.0, 0.5, 1 - 2.0**-53], temperature, **filters))
+    assert drawn.token_ids.tolist() == logits.argmax(dim=-1).tolist()
+
+
+def test_a_row_gives_the_same_in_any_company(ops: CpuOps) -> None:
+    logits = make_logits(48, 4099)
+    before = logits.clone()
+    rows: list[dict[str, Any]] = [ALL_FILTERS[index % len(ALL_FILTERS)] for index in range(48)]
+    numbers = many_uniforms(48)
+    parts = [make_settings([number], **filters) for number, filters in zip(numbers, rows, strict=True)]
+
+    def joined(indices: NDArray[np.int64]) -> DrawSettings:
+        names = ("temperatures", "uniforms", "top_k", "top_p", "min_p")
+        chosen = [parts[index] for index in indices]
+        return DrawSettings(**{name: np.concatenate([getattr(p, name) for p in chosen]) for name in names})
+
+    together = ops.draw(logits, joined(np.arange(48)))
+    assert torch.equal(logits, before)
+    for indices in (np.array([5]), np.arange(7, 31)[::-1].copy(), np.arange(48)[::3].copy()):
+        alone = ops.draw(logits[torch.from_numpy(indices)], joined(indices))
+        assert_same(alone, DrawnTokens(together.token_ids[indices], together.highest[indices],
+                                       together.num_kept[indices]))  # fmt: skip
