@@ -60,7 +60,8 @@ def perplexity(
             break
         with torch.inference_mode():
             rows = torch.arange(len(run) - 1, device=device)
-            hidden = model.forward(run, _single_sequence(len(run), device), cache, rows)
+            batches = [_single_sequence(len(run), device)] * len(model.config.group_windows)
+            hidden = model.forward(run, batches, cache, rows)
             total += _negative_log_likelihood(model.logits(hidden), run[1:])
         count += len(run) - 1
     return math.exp(total / count)

@@ -70,7 +70,8 @@ class PagedModel:
         batch = self._append({sequence: len(part) for sequence, part in tokens.items()})
         with torch.inference_mode():
             indices = torch.tensor(rows, dtype=torch.int64)
-            hidden = self.model.forward(token_ids, batch, self._kv_cache, indices)
+            batches = [batch] * len(self.model.config.group_windows)
+            hidden = self.model.forward(token_ids, batches, self._kv_cache, indices)
             return self.model.logits(hidden)
 
     def _append(self, counts: Mapping[int, int]) -> AttentionBatch:

@@ -38,7 +38,8 @@ class AttentionBatch:
 
     ``positions`` (T,) int64: position of each token in its sequence.
     ``cache_slots`` (T,) int64: block id × B + offset at which the token's key and value are kept.
-    ``block_tables`` (S, max_blocks) int32: entries past a sequence's last block are not read.
+    ``block_tables`` (S, max_blocks) int32: entries past a sequence's last block are not read, nor, with a
+    window, those of blocks that none of the sequence's tokens sees.
     ``query_starts`` (S + 1,) int32: tokens of sequence s are ``query_starts[s]:query_starts[s + 1]``.
     ``sequence_lengths`` (S,) int32: keys of sequence s, those of this step included.
     ``max_query_length``, ``max_sequence_length``: the largest of each, as plain integers.

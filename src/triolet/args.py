@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from triolet.errors import UsageError
 
@@ -62,9 +62,11 @@ class EngineArgs:
     cache_dir: Path | None = _option(
         None, "Folder for fetched models; ~/.cache/triolet if not given.", group="model", metavar="DIR"
     )
-    max_model_len: int | None = _option(
-        None, "Longest prompt plus output in tokens; the model's own limit if not given.", group="model"
-    )
+    max_model_len: int | Literal["auto"] | None = _option(
+        None, "Longest prompt plus output in tokens, or auto for the longest that fits in the memory; the "
+        "model's own limit if not given.",
+        group="model",
+    )  # fmt: skip
     chat_template: Path | None = _option(
         None, "Jinja file to use instead of the model's own chat template.", group="model", metavar="FILE"
     )
@@ -145,7 +147,6 @@ class EngineArgs:
             "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "num_speculative_tokens",
         ):  # fmt: skip
             _check_positive(self, name)
-        _check_choices(self)
         for name in ("long_prefill_token_threshold", "log_stats_interval"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise _usage(self, name, "must be 0 or more")
@@ -217,17 +218,24 @@ def _check_types(args: EngineArgs) -> None:
     for name, hint in get_type_hints(type(args)).items():
         value = getattr(args, name)
         if not any(_is_a(value, kind) for kind in _kinds_of(hint)):
-            kinds = " or ".join(KIND_NAMES[kind] for kind in _kinds_of(hint))
+            kinds = " or ".join(map(_name_of, _kinds_of(hint)))
             raise _usage(args, name, f"must be {kinds}")
 
 
+def _name_of(kind: Any) -> str:
+    if get_origin(kind) is not Literal:
+        return KIND_NAMES[kind]
+    choices = get_args(kind)
+    return f"one of {', '.join(choices)}" if len(choices) > 1 else str(choices[0])
+
+
 def _kinds_of(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _is_a(value: object, kind: Any) -> bool:
     if get_origin(kind) is Literal:
-        return True  # see _check_choices
+        return value in get_args(kind)
     if get_origin(kind) is tuple:
         return isinstance(value, tuple) and all(_is_a(item, str) for item in value)
     if kind is str:
@@ -239,14 +247,8 @@ def _is_a(value: object, kind: Any) -> bool:
 
 def _check_positive(args: EngineArgs, name: str) -> None:
     value = getattr(args, name)
-    if value is not None and value < 1:
+    if isinstance(value, int) and value < 1:
         raise _usage(args, name, "must be 1 or more")
-
-
-def _check_choices(args: EngineArgs) -> None:
-    for name, choices in choices_of(type(args)).items():
-        if getattr(args, name) not in choices:
-            raise _usage(args, name, f"must be one of {', '.join(choices)}")
 
 
 def choices_of(cls: type[EngineArgs]) -> dict[str, tuple[str, ...]]:

@@ -37,7 +37,8 @@ class CountingUp:
         self.odds = odds
         self.runs: list[int] = []
 
-    def forward(self, token_ids: Tensor, batch: AttentionBatch, cache: Any, rows: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, batches: list[AttentionBatch], cache: Any, rows: Tensor) -> Tensor:
+        (batch,) = batches
         self.runs.append(batch.max_query_length)
         return token_ids[rows]
 

@@ -133,7 +133,10 @@ def run_step(
 def run_history(
     ops: Ops, problem: Problem, spans: Spans, *, scale: float = 0.3, window: int | None = None
 ) -> Tensor:
-    """Attention of ``spans`` alone, with everything before them in the cache already."""
+    """Attention of ``spans`` alone, with everything before them in the cache already.
+
+    Blocks that the window has left are NaN: they may be somebody else's by then.
+    """
     lengths = [end for _, end in spans]
     tables = make_tables(lengths, problem.shape.block_size)
     caches = make_caches(problem.shape, tables)
@@ -141,4 +144,9 @@ def run_history(
     if past:
         indices = [index for index, _ in past]
         run_step(ops, problem.pick(indices), [(0, start) for _, start in past], caches, tables[indices])
+    if window is not None:
+        for index, (start, _) in enumerate(spans):
+            num_left = max(0, start - window + 1) // problem.shape.block_size
+            for cache in caches:
+                cache[tables[index, :num_left].long()] = math.nan
     return run_step(ops, problem, spans, caches, tables, scale=scale, window=window)

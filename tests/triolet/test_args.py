@@ -22,7 +22,7 @@ BAD: dict[str, list[Any]] = {
     "served_model_name": [None, 5, "", [""], ("x", 5), {"x": 1}, [None]],
     "revision": NOT_A_STRING,
     "cache_dir": [5, True, b"x", ["x"]],
-    "max_model_len": NOT_POSITIVE,
+    "max_model_len": [*NOT_POSITIVE, "", "longest"],
     "chat_template": [5, True, b"x", ["x"]],
     "dtype": [None, "", "float16", 32, ["auto"]],
     "device": [None, "", "tpu", 0, {}],

@@ -28,30 +28,36 @@ def paged_attention(
     for index, length in enumerate(lengths):
         tokens = slice(starts[index], starts[index + 1])
         table = batch.block_tables[index]
-        keys = _gather(key_cache, table, length)
-        values = _gather(value_cache, table, length)
-        mask = _visible(batch.positions[tokens], length, window)
+        first = _first_key(int(batch.positions[tokens][0]), window, key_cache.shape[2])
+        keys = _gather(key_cache, table, first, length)
+        values = _gather(value_cache, table, first, length)
+        mask = _visible(batch.positions[tokens], first, length, window)
         output[tokens] = _attend(query[tokens].float(), keys, values, mask, scale).to(query.dtype)
     return output.flatten(1)
 
 
-def _gather(cache: Tensor, table: Tensor, length: int) -> Tensor:
-    """The first ``length`` entries of a sequence, (length, G, D) float32."""
+def _first_key(position: int, window: int | None, block_size: int) -> int:
+    """Where the first block starts that the token at ``position`` sees; those before it mean nothing."""
+    return 0 if window is None else max(0, position - window + 1) // block_size * block_size
+
+
+def _gather(cache: Tensor, table: Tensor, first: int, length: int) -> Tensor:
+    """Entries ``first``, where a block starts, to ``length`` of a sequence: (entries, G, D) float32."""
     block_size = cache.shape[2]
-    blocks = table[: -(-length // block_size)].long()
-    return cache[blocks].transpose(1, 2).flatten(0, 1)[:length].float()
+    blocks = table[first // block_size : -(-length // block_size)].long()
+    return cache[blocks].transpose(1, 2).flatten(0, 1)[: length - first].float()
 
 
-def _visible(positions: Tensor, length: int, window: int | None) -> Tensor:
-    """(tokens, length) bool: whether each token sees each key."""
-    keys = torch.arange(length, device=positions.device)
+def _visible(positions: Tensor, first: int, length: int, window: int | None) -> Tensor:
+    """(tokens, length - first) bool: whether each token sees each key from ``first`` on."""
+    keys = torch.arange(first, length, device=positions.device)
     distance = positions.unsqueeze(1) - keys
     mask = distance >= 0
     return mask if window is None else mask & (distance < window)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """``query`` (tokens, H, D), ``keys``/``values`` (length, G, D) → (tokens, H, D)."""
+    """``query`` (tokens, H, D), ``keys``/``values`` (entries, G, D) → (tokens, H, D)."""
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
     grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)

@@ -7,11 +7,11 @@ Knows no option by name but ``model``, which may also be given as the first argu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from triolet.args import EngineArgs, choices_of, flag_of
 from triolet.errors import UsageError
@@ -19,6 +19,8 @@ from triolet.errors import UsageError
 __all__ = ["Option", "OptionParser", "add_options", "collect_options", "options_of"]
 
 Args = TypeVar("Args", bound=EngineArgs)
+
+UNIONS = (Union, UnionType)
 
 _METAVARS: dict[type, str] = {int: "N", float: "SECONDS", Path: "PATH"}
 
@@ -38,7 +40,7 @@ class OptionParser(argparse.ArgumentParser):
 class Option:
     """One field of an options class, as the command line and the reference page show it.
 
-    ``kind`` is the type of one value; ``is_list`` when several may be given.
+    ``kind`` is the type of one value, for which ``words`` may stand; ``is_list`` when several may be given.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Option:
     default: Any
     kind: type
     choices: tuple[str, ...] | None
+    words: tuple[str, ...]
     metavar: str | None
     is_list: bool
 
@@ -85,6 +88,7 @@ def _option(field: Field[Any], hint: Any, choices: tuple[str, ...] | None) -> Op
         default=field.default,
         kind=kind,
         choices=choices,
+        words=_words_of(hint),
         metavar=None if choices or kind is bool else metavar,
         is_list=is_list,
     )
@@ -93,12 +97,18 @@ def _option(field: Field[Any], hint: Any, choices: tuple[str, ...] | None) -> Op
 def _value_type(hint: Any) -> tuple[type, bool]:
     """``int | None`` → (int, False); ``tuple[str, ...]`` → (str, True); a ``Literal`` → (str, False)."""
     origin = get_origin(hint)
-    if origin in (Union, UnionType):
+    if origin in UNIONS:
         hint = next(part for part in get_args(hint) if part is not type(None))
         return _value_type(hint)
     if origin is tuple:
         return get_args(hint)[0], True
     return (hint, False) if isinstance(hint, type) else (str, False)
+
+
+def _words_of(hint: Any) -> tuple[str, ...]:
+    """``int | Literal["auto"]`` → ("auto",); nothing where words are all there is."""
+    parts = get_args(hint) if get_origin(hint) in UNIONS else ()
+    return tuple(word for part in parts if get_origin(part) is Literal for word in get_args(part))
 
 
 def add_options(parser: argparse.ArgumentParser, cls: type[EngineArgs], *, omit: Iterable[str] = ()) -> None:
@@ -119,10 +129,20 @@ def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     if option.kind is bool:
         settings["action"] = argparse.BooleanOptionalAction
     else:
-        settings |= {"type": option.kind, "choices": option.choices, "metavar": option.metavar}
+        settings |= {"type": _reader_of(option), "choices": option.choices, "metavar": option.metavar}
         if option.is_list:
             settings["nargs"] = "+"
     group.add_argument(option.flag, **settings)
+
+
+def _reader_of(option: Option) -> Callable[[str], Any]:
+    """What turns the text of a value into the value."""
+
+    def read(text: str) -> Any:
+        return text if text in option.words else option.kind(text)
+
+    read.__name__ = option.kind.__name__  # argparse names it where a value is wrong
+    return read
 
 
 def collect_options(cls: type[Args], namespace: argparse.Namespace) -> Args:

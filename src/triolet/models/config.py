@@ -77,6 +77,14 @@ class ModelConfig:
     embedding_multiplier: float = 1.0
     activation: Activation = "silu"
 
+    @property
+    def group_windows(self) -> tuple[int | None, ...]:
+        """The window of each group of layers: layers with the same one share block tables.
+
+        Groups are in the order of their first layers.
+        """
+        return tuple(dict.fromkeys(self.windows))
+
     def rope_of(self, layer: int) -> RopeConfig:
         """The rotary embedding of a layer."""
         if self.local_rope is not None and self.windows[layer] is not None:

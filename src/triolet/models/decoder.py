@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "Decoder", "DecoderLayer", "FeedForward", "KVCacheTensors"]
 
 KVCacheTensors = Sequence[tuple[Tensor, Tensor]]
-"""Keys and values of each layer, each ``(num_blocks, G, B, D)``."""
+"""Keys and values of each layer, each ``(num_blocks of the layer's group, G, B, D)``."""
 
 
 class Attention:
@@ -137,22 +137,26 @@ class Decoder:
             self.layer_type(config, layer, weights, tables[config.rope_of(layer)])
             for layer in range(config.num_layers)
         ]
+        self._groups = [config.group_windows.index(window) for window in config.windows]
         final_norm = weights.rms_norm("model.norm", config.rms_norm_eps)
         self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
         self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
 
     def forward(
-        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, rows: Tensor
+        self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
     ) -> Tensor:
         """What :meth:`logits` takes ``(R, hidden)``, for the tokens at ``rows (R,)`` of ``token_ids (T,)``.
 
-        Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batch`` says.
+        Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batches`` say: one
+        for each group of layers, see :attr:`ModelConfig.group_windows`.
         """
         residual = self._embedding(token_ids).float()
         x = self._layers[0].attention_norm(residual)
         last = self._layers[-1]
-        for layer, next_norm, cache in zip(self._layers, self._next_norms, kv_cache, strict=True):
-            x = layer.attention(x, batch, cache)
+        for layer, group, next_norm, cache in zip(
+            self._layers, self._groups, self._next_norms, kv_cache, strict=True
+        ):
+            x = layer.attention(x, batches[group], cache)
             if layer is last:
                 # No other row is looked at again, so the rest is computed for these alone.
                 x, residual = x[rows], residual[rows]

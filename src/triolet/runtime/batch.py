@@ -31,12 +31,13 @@ class StepBatch:
 
     ``token_ids`` (T,) int64; ``logit_rows`` (R,) int64: the tokens after which one is sampled, then those
     after which the log-probability of the prompt's next is wanted; see :mod:`triolet.runtime.logit_rows`.
+    ``attention`` has an entry for each group of layers.
     ``errors``: what is wrong with the input of a row, by its index in the plan; such a row is computed with
     a harmless token in the place of the bad one.
     """
 
     token_ids: Tensor
-    attention: AttentionBatch
+    attention: tuple[AttentionBatch, ...]
     logit_rows: Tensor
     errors: dict[int, str]
 
@@ -52,14 +53,15 @@ class BatchBuilder:
         block_size: int,
         vocab_size: int,
         device: torch.device,
+        num_groups: int = 1,
     ) -> None:
-        """``block_size`` is a power of two."""
+        """``block_size`` is a power of two; ``num_groups``: of layers with block tables of their own."""
         self._block_shift = block_size.bit_length() - 1
         self._block_mask = block_size - 1
         self._vocab_size = vocab_size
         self._device = device
         max_num_blocks = -(-max_model_len // block_size)
-        self._block_tables = np.zeros((max_num_seqs, max_num_blocks), dtype=np.int32)
+        self._block_tables = np.zeros((num_groups, max_num_seqs, max_num_blocks), dtype=np.int32)
         self._last_token_ids = np.zeros(max_num_seqs, dtype=np.int64)
 
     def build(self, rows: Sequence[PlanRow]) -> StepBatch:
@@ -75,7 +77,7 @@ class BatchBuilder:
         logit_rows = np.concatenate((sampled_rows(rows, query_starts), prompt_rows(rows, query_starts)))
         return StepBatch(
             token_ids=self._to_device(token_ids),
-            attention=self._attention_batch(slots, starts, counts, query_starts),
+            attention=self._attention_batches(slots, starts, counts, query_starts),
             logit_rows=self._to_device(logit_rows),
             errors=errors,
         )
@@ -86,10 +88,10 @@ class BatchBuilder:
 
     def _add_blocks(self, rows: Sequence[PlanRow]) -> None:
         for row in rows:
-            (new_block_ids,) = row.new_block_ids
-            if new_block_ids:
-                end = row.first_new_block + len(new_block_ids)
-                self._block_tables[row.slot, row.first_new_block : end] = new_block_ids
+            num_new_blocks = len(row.new_block_ids[0])
+            if num_new_blocks:
+                end = row.first_new_block + num_new_blocks
+                self._block_tables[:, row.slot, row.first_new_block : end] = row.new_block_ids
 
     def _input_tokens(
         self, rows: Sequence[PlanRow], slots: NDArray[np.int64], query_starts: NDArray[np.int64]
@@ -112,27 +114,33 @@ class BatchBuilder:
         token_ids[bad] = 0
         return errors
 
-    def _attention_batch(
+    def _attention_batches(
         self,
         slots: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         query_starts: NDArray[np.int64],
-    ) -> AttentionBatch:
+    ) -> tuple[AttentionBatch, ...]:
         positions = np.arange(query_starts[-1]) + np.repeat(starts - query_starts[:-1], counts)
-        blocks = self._block_tables[np.repeat(slots, counts), positions >> self._block_shift]
-        cache_slots = (blocks.astype(np.int64) << self._block_shift) | (positions & self._block_mask)
         lengths = starts + counts
         max_length = int(lengths.max())
         num_blocks = ((max_length - 1) >> self._block_shift) + 1
-        return AttentionBatch(
-            positions=self._to_device(positions),
-            cache_slots=self._to_device(cache_slots),
-            block_tables=self._to_device(self._block_tables[slots, :num_blocks]),
-            query_starts=self._to_device(query_starts.astype(np.int32)),
-            sequence_lengths=self._to_device(lengths.astype(np.int32)),
-            max_query_length=int(counts.max()),
-            max_sequence_length=max_length,
+        places = np.repeat(slots, counts), positions >> self._block_shift
+        offsets = positions & self._block_mask
+        shared = {
+            "positions": self._to_device(positions),
+            "query_starts": self._to_device(query_starts.astype(np.int32)),
+            "sequence_lengths": self._to_device(lengths.astype(np.int32)),
+        }
+        return tuple(
+            AttentionBatch(
+                cache_slots=self._to_device((tables[places].astype(np.int64) << self._block_shift) | offsets),
+                block_tables=self._to_device(tables[slots, :num_blocks]),
+                max_query_length=int(counts.max()),
+                max_sequence_length=max_length,
+                **shared,
+            )
+            for tables in self._block_tables
         )
 
     def _to_device(self, array: NDArray[np.generic]) -> Tensor:

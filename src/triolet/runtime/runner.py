@@ -26,13 +26,8 @@ from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
-from triolet.runtime.kv_cache import (
-    KVCacheConfig,
-    KVCacheTensors,
-    allocate_kv_cache,
-    choose_max_model_len,
-    choose_num_blocks,
-)
+from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
+from triolet.runtime.kv_cache_size import choose_sizes
 from triolet.runtime.memory import available_memory
 from triolet.runtime.prompt_logprobs import prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory
@@ -50,9 +45,12 @@ class Model(Protocol):
     """What the runner asks of a model."""
 
     def forward(
-        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, rows: Tensor
+        self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
     ) -> Tensor:
-        """``token_ids (T,)`` and ``rows (R,)`` int64 → hidden states ``(R, hidden)`` of those tokens."""
+        """``token_ids (T,)`` and ``rows (R,)`` int64 → hidden states ``(R, hidden)`` of those tokens.
+
+        ``batches`` has an entry for each group of layers, ``kv_cache`` one for each layer.
+        """
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -63,7 +61,7 @@ class Model(Protocol):
 class ModelRunner:
     """Executes plans one after the other. :meth:`load` makes one from files; :meth:`close` ends it.
 
-    ``num_blocks`` and ``block_size`` (tokens) are those of the KV cache; ``max_model_len`` is the longest
+    ``layer_groups`` and ``block_size`` (tokens) are those of the KV cache; ``max_model_len`` is the longest
     sequence in tokens.
     """
 
@@ -71,6 +69,7 @@ class ModelRunner:
         self,
         model: Model,
         kv_cache: KVCacheTensors,
+        layer_groups: tuple[LayerGroup, ...],
         *,
         vocab_size: int,
         max_model_len: int,
@@ -80,8 +79,8 @@ class ModelRunner:
         sources: Sources[Model, KVCacheTensors] | None = None,
     ) -> None:
         """``sampler`` None is one for ``vocab_size`` with everything as usual."""
-        self.num_blocks, _, self.block_size, _ = kv_cache[0][0].shape
-        self.layer_groups = (LayerGroup(num_blocks=self.num_blocks),)
+        self.block_size = kv_cache[0][0].shape[2]
+        self.layer_groups = layer_groups
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self._model: Model | None = model
@@ -95,6 +94,7 @@ class ModelRunner:
             block_size=self.block_size,
             vocab_size=vocab_size,
             device=device,
+            num_groups=len(layer_groups),
         )
 
     @classmethod
@@ -139,18 +139,17 @@ class ModelRunner:
         constraints: Constraints | None,
     ) -> Self:
         config = checkpoint.config
-        max_model_len = choose_max_model_len(args, config)
         dtype = choose_dtype(args, device)
-        cache_config = KVCacheConfig.of(config, block_size=args.block_size, dtype=dtype, device=device)
-
-        def fitting_blocks() -> int:
-            available = available_memory(device)
-            return choose_num_blocks(
-                args, cache_config, max_model_len=max_model_len, available_bytes=available
-            )
+        cache_config = KVCacheConfig.of(
+            config,
+            block_size=args.block_size,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            dtype=dtype,
+            device=device,
+        )
 
         # A context for which there is no memory even now is refused before anything of its size is made.
-        fitting_blocks()
+        num_positions, _ = choose_sizes(args, config, cache_config, available_memory(device))
         try:
             ops = select_ops(
                 device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
@@ -158,23 +157,24 @@ class ModelRunner:
         except ValueError as error:
             raise UsageError(str(error), param="kernels") from error
         load = torch.inference_mode()(load_model)
-        read = partial(load, ops=ops, dtype=dtype, device=device, num_positions=max_model_len)
+        read = partial(load, ops=ops, dtype=dtype, device=device, num_positions=num_positions)
         model = read(checkpoint, on_tensor=partial(on_phase, "loading weights"))
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")
-        num_blocks = fitting_blocks()
+        max_model_len, num_blocks = choose_sizes(args, config, cache_config, available_memory(device))
         logger.info(
-            "model on %s in %s with %s kernels; %d KV blocks of %d tokens, %d MiB",
-            device, str(dtype).removeprefix("torch."), ops.name, num_blocks, args.block_size,
-            num_blocks * cache_config.bytes_per_block >> 20,
+            "model on %s in %s with %s kernels; context %d; KV cache %d MiB, %s blocks of %d tokens",
+            device, str(dtype).removeprefix("torch."), ops.name, min(max_model_len, num_positions),
+            cache_config.total_bytes(num_blocks) >> 20, " + ".join(map(str, num_blocks)), args.block_size,
         )  # fmt: skip
         allocate = partial(allocate_kv_cache, cache_config, num_blocks)
         return cls(
             model,
             allocate(),
+            cache_config.layer_groups(num_blocks),
             vocab_size=config.vocab_size,
-            max_model_len=max_model_len,
+            max_model_len=min(max_model_len, num_positions),
             max_num_seqs=args.max_num_seqs,
             device=device,
             sampler=Sampler(
@@ -220,8 +220,9 @@ class ModelRunner:
 
         What they leave in the KV cache and in slot 0 is never read: a sequence writes before it reads.
         """
-        num_tokens = min(num_tokens, self.max_model_len - 1, self.num_blocks * self.block_size - 1)
-        block_ids = tuple(range(-(-(num_tokens + 1) // self.block_size)))
+        num_blocks = min(group.num_blocks for group in self.layer_groups)
+        num_tokens = min(num_tokens, self.max_model_len - 1, num_blocks * self.block_size - 1)
+        block_ids = (tuple(range(-(-(num_tokens + 1) // self.block_size))),) * len(self.layer_groups)
         request = Request(
             request_id=0, prompt_token_ids=(0,) * num_tokens, max_tokens=1, seed=0, temperature=1.0
         )
@@ -263,7 +264,9 @@ def _read_again(files: ModelFiles, args: EngineArgs, read: Callable[[Checkpoint]
         torch.set_num_threads(num_threads)
 
 
-def _plan(request: Request, *, start: int, token_ids: Sequence[int], block_ids: tuple[int, ...]) -> StepPlan:
+def _plan(
+    request: Request, *, start: int, token_ids: Sequence[int], block_ids: tuple[tuple[int, ...], ...]
+) -> StepPlan:
     row = PlanRow(
         request=request,
         slot=0,
@@ -271,7 +274,7 @@ def _plan(request: Request, *, start: int, token_ids: Sequence[int], block_ids: 
         num_tokens=len(token_ids),
         token_ids=tuple(token_ids),
         first_new_block=0,
-        new_block_ids=(block_ids,),
+        new_block_ids=block_ids,
         is_sampled=True,
     )
     return StepPlan(step_id=0, rows=(row,))

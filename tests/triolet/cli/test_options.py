@@ -31,6 +31,13 @@ def test_values_get_the_types_of_the_fields() -> None:
     )  # fmt: skip
 
 
+def test_a_word_may_stand_for_a_number_where_the_field_has_one() -> None:
+    assert parse("--max-model-len", "auto").max_model_len == "auto"
+    assert parse("--max-model-len", "512").max_model_len == 512
+    with pytest.raises(UsageError, match="--max-model-len: invalid int value: 'longest'"):
+        parse("--max-model-len", "longest")
+
+
 @pytest.mark.parametrize("cls", [EngineArgs, ServeArgs])
 def test_every_field_is_an_option_with_help_and_group(cls: type[EngineArgs]) -> None:
     options = options_of(cls)

@@ -22,7 +22,7 @@ class Driver:
 
     def __init__(self, runner: ModelRunner) -> None:
         generator = torch.Generator().manual_seed(9)
-        self.free = torch.randperm(runner.num_blocks, generator=generator).tolist()
+        self.free = torch.randperm(runner.layer_groups[0].num_blocks, generator=generator).tolist()
         self.runner = runner
         self.num_tokens: dict[int, int] = {}
         self.num_blocks: dict[int, int] = {}

@@ -17,6 +17,7 @@ def make_row(
     start: int = 0,
     first_new_block: int = 0,
     new_block_ids: tuple[int, ...] = (),
+    more_block_ids: tuple[tuple[int, ...], ...] = (),
     is_sampled: bool = True,
     seed: int = 0,
     prompt_token_ids: tuple[int, ...] = (0,),
@@ -26,7 +27,7 @@ def make_row(
 ) -> PlanRow:
     """A row of a request with ``params``; no ``token_ids`` is one token that is not known yet.
 
-    The last ``num_draft_tokens`` of ``token_ids`` are guesses.
+    ``more_block_ids``: of the groups of layers after the first.
     """
     return PlanRow(
         request=Request(
@@ -37,7 +38,7 @@ def make_row(
         num_tokens=len(token_ids) or 1,
         token_ids=token_ids,
         first_new_block=first_new_block,
-        new_block_ids=(new_block_ids,),
+        new_block_ids=(new_block_ids, *more_block_ids),
         is_sampled=is_sampled,
         num_draft_tokens=num_draft_tokens,
         history=history,

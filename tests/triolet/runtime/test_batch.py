@@ -52,7 +52,7 @@ class Oracle:
             lengths.append(row.start + row.num_tokens)
             if row.is_sampled:
                 logit_rows.append(len(positions) - 1)
-        attention = batch.attention
+        (attention,) = batch.attention
         assert batch.token_ids.tolist() == token_ids
         assert batch.logit_rows.tolist() == logit_rows
         assert attention.positions.tolist() == positions
@@ -117,7 +117,7 @@ def test_batches_are_those_of_the_oracle(seed: int) -> None:
 
 def test_types_are_those_the_kernels_are_promised() -> None:
     batch = make_builder().build([make_row((1, 2), new_block_ids=(3,)), make_row((4,), slot=1)])
-    attention = batch.attention
+    (attention,) = batch.attention
     for tensor in (batch.token_ids, batch.logit_rows, attention.positions, attention.cache_slots):
         assert tensor.dtype == torch.int64
     for tensor in (attention.block_tables, attention.query_starts, attention.sequence_lengths):
@@ -132,7 +132,7 @@ def test_batches_keep_their_values_when_later_ones_are_built() -> None:
     first = builder.build([make_row((5,), new_block_ids=(9,))])
     builder.build([make_row((6,), start=1, new_block_ids=(2,))])
     assert first.token_ids.tolist() == [5]
-    assert first.attention.block_tables.tolist() == [[9]]
+    assert first.attention[0].block_tables.tolist() == [[9]]
 
 
 def test_nothing_sampled_is_no_logit_row() -> None:
@@ -148,3 +148,37 @@ def test_token_outside_the_vocabulary_is_an_error_of_its_row(bad: int) -> None:
     assert list(batch.errors) == [1]
     assert str(bad) in batch.errors[1]
     assert batch.token_ids.tolist() == [1, 2, 3, 0, 4, 5]
+
+
+def test_each_group_of_layers_has_its_own_blocks() -> None:
+    builder = BatchBuilder(
+        max_num_seqs=2,
+        max_model_len=32,
+        block_size=BLOCK_SIZE,
+        vocab_size=VOCAB_SIZE,
+        device=torch.device("cpu"),
+        num_groups=2,
+    )
+    builder.build([make_row(tuple(range(9)), slot=1, new_block_ids=(3, 4), more_block_ids=((7, 5),))])
+    row = make_row((1,) * 9, slot=1, start=9, first_new_block=2, new_block_ids=(6,), more_block_ids=((0,),))
+    first, second = builder.build([row]).attention
+    assert first.block_tables.tolist() == [[3, 4, 6]]
+    assert second.block_tables.tolist() == [[7, 5, 0]]
+    offsets = [*range(1, 8), 0, 1]
+    assert first.cache_slots.tolist() == [
+        block * BLOCK_SIZE + offset for block, offset in zip([4] * 7 + [6] * 2, offsets, strict=True)
+    ]
+    assert second.cache_slots.tolist() == [
+        block * BLOCK_SIZE + offset for block, offset in zip([5] * 7 + [0] * 2, offsets, strict=True)
+    ]
+    assert first.positions is second.positions
+    assert (first.max_query_length, second.max_sequence_length) == (9, 18)
+
+
+def test_a_sequence_may_start_where_the_cached_prefix_ends() -> None:
+    row = make_row((7, 8), start=16, new_block_ids=(3, 9, 4))
+    (attention,) = make_builder().build([row]).attention
+    assert attention.positions.tolist() == [16, 17]
+    assert attention.cache_slots.tolist() == [4 * BLOCK_SIZE, 4 * BLOCK_SIZE + 1]
+    assert attention.block_tables.tolist() == [[3, 9, 4]]
+    assert attention.sequence_lengths.tolist() == [18]

@@ -6,7 +6,7 @@ import gc
 import json
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.models.source import local_files
+from triolet.plan import LayerGroup
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.runner import ModelRunner
 from triolet_kernels.ops import AttentionBatch
@@ -143,8 +144,8 @@ def test_load_tells_its_phases_and_its_numbers(model_path: Path) -> None:
     runner = ModelRunner.load(local_files(model_path), ARGS, phases.append)
     assert list(dict.fromkeys(phases)) == ["loading weights", "allocating KV cache", "warming up"]
     assert phases.count("loading weights") > 20, "once for each tensor, so that loading can be ended soon"
-    numbers = (runner.num_blocks, runner.block_size, runner.max_model_len, runner.vocab_size)
-    assert numbers == (64, 8, 256, 160)
+    numbers = (runner.layer_groups, runner.block_size, runner.max_model_len, runner.vocab_size)
+    assert numbers == ((LayerGroup(num_blocks=64),), 8, 256, 160)
     runner.close()
 
 
@@ -202,7 +203,7 @@ class Toy:
     """Likes the token after the last one best; spoils the logits after a token above 90."""
 
     def forward(
-        self, token_ids: Tensor, batch: AttentionBatch, kv_cache: KVCacheTensors, rows: Tensor
+        self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
     ) -> Tensor:
         return token_ids[rows]
 
@@ -217,7 +218,13 @@ class Toy:
 def make_toy_runner() -> ModelRunner:
     cache = ((torch.zeros(16, 1, 8, 4), torch.zeros(16, 1, 8, 4)),)
     return ModelRunner(
-        Toy(), cache, vocab_size=100, max_model_len=64, max_num_seqs=4, device=torch.device("cpu")
+        Toy(),
+        cache,
+        (LayerGroup(num_blocks=16),),
+        vocab_size=100,
+        max_model_len=64,
+        max_num_seqs=4,
+        device=torch.device("cpu"),
     )
 
 
