@@ -16,14 +16,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient, open_client
 from triolet.core.loop import Wakeup, loop_poster
-from triolet.errors import EngineDeadError, ModelLoadError, OverloadedError, RequestError, UsageError
+from triolet.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    OverloadedError,
+    RequestError,
+    TrioletError,
+    UsageError,
+)
+from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text, served_names
@@ -31,16 +39,11 @@ from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.preparation import Preparation
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
+from triolet.frontend.snapshot import engine_statistics
 from triolet.frontend.stream import LazyRequestStream, RequestStream
 from triolet.request import RequestOptions
 from triolet.sampling_params import SamplingParams
-from triolet.statistics import (
-    EngineHealth,
-    EngineState,
-    EngineStatistics,
-    Histogram,
-    SchedulerStatistics,
-)
+from triolet.statistics import EngineHealth, EngineState, EngineStatistics
 
 if TYPE_CHECKING:
     from triolet.models.source import ModelFiles
@@ -49,12 +52,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
-
 logger = logging.getLogger("triolet.engine")
 
 
-class Engine:
+class Engine(EngineControl):
     """An LLM engine that lives as long as its scope::
 
         async with Engine(model="smollm2-135m-instruct") as engine:
@@ -82,6 +83,7 @@ class Engine:
         self._phase, self._phase_began = "starting", time.monotonic()
         self._cause: BaseException | None = None
         self._is_used = False
+        self._is_draining = False
         self._thread_id: int | None = None
         self._scope: anyio.CancelScope | None = None  # made by run(): there may be no loop yet
         self._stop_requested = Wakeup()
@@ -129,8 +131,8 @@ class Engine:
                 self._client = client
                 self._requests = RequestTable(client, loop_poster(), self._statistics)
                 async with anyio.create_task_group() as handling:
-                    handling.start_soon(_handle_outputs, client, self._requests)
-                    self._state = EngineState.READY
+                    handling.start_soon(self._requests.handle_outputs)
+                    self._state = EngineState.DRAINING if self._is_draining else EngineState.READY
                     task_status.started()
                     await self._stop_requested.wait()
                     await client.stop()  # then the output handler ends, having handed on the last outputs
@@ -239,20 +241,7 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """An immutable snapshot, computed from live state."""
-        front, client = self._statistics, self._client
-        return EngineStatistics(
-            state=self._state,
-            scheduler=client.scheduler_statistics() if client else SchedulerStatistics(),
-            outcomes=dict(front.outcomes),
-            num_steps=client.num_steps if client else 0,
-            num_prompt_tokens=front.num_prompt_tokens,
-            num_generated_tokens=front.num_generated_tokens,
-            time_to_first_token=front.time_to_first_token.copy(),
-            inter_token_latency=front.inter_token_latency.copy(),
-            request_latency=front.request_latency.copy(),
-            cancel_latency=client.cancel_latency.copy() if client else Histogram(),
-            step_duration=client.step_duration.copy() if client else Histogram(),
-        )
+        return engine_statistics(self._state, self._statistics, self._client)
 
     # ------------------------------------------------------------------ requests
 
@@ -325,9 +314,15 @@ class Engine:
         )
 
     def begin_drain(self) -> None:
-        """Refuse new requests from here on; those under way go on."""
+        """Refuse new requests from here on; those under way go on. While loading, never take any."""
+        self._is_draining = True
         if self._state is EngineState.READY:
             self._state = EngineState.DRAINING
+
+    async def drain(self) -> None:
+        """Refuse new requests and return once those under way have ended; a pause holds them, and so this."""
+        self.begin_drain()
+        await self.wait_idle()
 
     async def wait_idle(self) -> None:
         """Return once no request is under way."""
@@ -349,32 +344,34 @@ class Engine:
             self._accepting()  # it may have been told to stop meanwhile
             return requests.add(state)
         except RequestError as exc:
-            self._statistics.count("refused" if isinstance(exc, OverloadedError) else "invalid")
+            self.count_refusal(exc)
             # Without the frames in which it arose: they hold the prompt, and a thread's hold the error too.
             raise exc.with_traceback(None) from exc.__cause__
 
+    def count_refusal(self, error: TrioletError) -> None:
+        """Count a request that was refused, also by a front end before it came here."""
+        self._statistics.count("invalid" if isinstance(error, InvalidRequestError) else "refused")
+
     def _accepting(self) -> tuple[InputProcessor, RequestTable]:
+        _, requests = self._serving()
+        if self._state is not EngineState.READY or self._inputs is None:
+            raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)
+        return self._inputs, requests
+
+    def _serving(self) -> tuple[EngineClient, RequestTable]:
         if self._state is EngineState.DEAD:
             raise EngineDeadError(f"the engine is dead: {self._cause}") from self._cause
-        if self._state is not EngineState.READY or self._inputs is None or self._requests is None:
+        is_serving = self._state in (EngineState.READY, EngineState.DRAINING)
+        if not is_serving or self._client is None or self._requests is None:
             raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)
         if threading.get_ident() != self._thread_id:
             raise RuntimeError("an Engine is used on the event loop that runs it; this is another thread")
-        return self._inputs, self._requests
+        return self._client, self._requests
 
     def _loaded_inputs(self) -> InputProcessor:
         if self._inputs is None:
             raise RuntimeError("the model is not loaded; the engine's scope has not been entered")
         return self._inputs
-
-
-async def _handle_outputs(client: EngineClient, requests: RequestTable) -> None:
-    """The output handler: token ids → text → mailboxes, until the client has stopped."""
-    while outputs := await client.get_outputs():
-        for start in range(0, len(outputs), OUTPUT_CHUNK):
-            if start:
-                await anyio.lowlevel.checkpoint()
-            requests.process(outputs[start : start + OUTPUT_CHUNK])
 
 
 def _size(params: SamplingParams) -> int:

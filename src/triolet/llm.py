@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from triolet.args import EngineArgs
+from triolet.core.control import PauseMode, SleepPart
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import Prompt
 from triolet.llm_engine import LLMEngine
@@ -65,6 +66,36 @@ class LLM:
         many = [messages] if _is_one(messages, Mapping) else messages
         return self._run(many, sampling_params, self._engine.add_chat_request, use_tqdm)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether requests wait for :meth:`resume` or :meth:`wake_up`."""
+        return self._engine.is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether anything is still to be woken."""
+        return self._engine.is_sleeping
+
+    def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> list[RequestOutput]:
+        """See :meth:`LLMEngine.pause <triolet.llm_engine.LLMEngine.pause>`."""
+        return self._engine.pause(mode, clear_cache=clear_cache)
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`. Raises RuntimeError while asleep."""
+        self._engine.resume()
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> list[RequestOutput]:
+        """See :meth:`LLMEngine.sleep <triolet.llm_engine.LLMEngine.sleep>`."""
+        return self._engine.sleep(level, mode)
+
+    def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
+        """See :meth:`LLMEngine.wake_up <triolet.llm_engine.LLMEngine.wake_up>`."""
+        self._engine.wake_up(tags)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget the prefixes computed so far; False, and nothing done, while requests use them."""
+        return self._engine.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
     def close(self) -> None:
         """Give model and KV cache back; idempotent."""
         self._engine.close()
@@ -84,6 +115,8 @@ class LLM:
         add: Callable[[str, Any, SamplingParams], None],
         use_tqdm: bool,
     ) -> list[RequestOutput]:
+        if self._engine.is_paused:
+            raise RuntimeError("the engine is paused; call resume() or wake_up() first")
         each = _params_for(params, len(prompts))
         try:
             ids = []

@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from triolet.args import EngineArgs
+from triolet.core.control import PauseMode, SleepPart, check_level
 from triolet.core.engine_core import CoreFactory, EngineCore, load_core
 from triolet.errors import InvalidRequestError, RequestError
 from triolet.frontend.input_processor import InputProcessor, Prompt
 from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import Request, RequestOptions, RequestOutput
+from triolet.request import Request, RequestOptions, RequestOutput, TokenOutput
 from triolet.sampling_params import SamplingParams
 
 __all__ = ["LLMEngine"]
@@ -93,15 +94,17 @@ class LLMEngine:
 
         A request that failed ends with finish reason ``error`` and the cause in ``error``; the others go on.
         Raises EngineDeadError when the engine itself failed. Any exception, KeyboardInterrupt too, ends all
-        requests, since what they had reached is not known any more; new ones may be added.
+        requests, since what they had reached is not known any more; new ones may be added. RuntimeError while
+        paused with requests that wait, which ends none: they would wait for ever.
         """
         core = self._open_core()
         try:
-            processed = self._outputs.process(core.step(), time.monotonic())
-            outputs = [output for item in processed for output in self._settle(core, item)]
+            outputs = self._process(core, core.step())
         except BaseException:
             self.abort_all()
             raise
+        if not outputs and core.is_quiet and self.has_unfinished_requests():
+            raise RuntimeError("the engine is paused; its requests go on after resume() or wake_up()")
         return outputs
 
     def has_unfinished_requests(self) -> bool:
@@ -123,6 +126,64 @@ class LLMEngine:
             self._core.reset()
         self._outputs.abort_all(time.monotonic())
         self._states.clear()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether requests wait for :meth:`resume` or :meth:`wake_up`."""
+        return self._open_core().is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether anything is still to be woken."""
+        return self._open_core().is_sleeping
+
+    def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> list[RequestOutput]:
+        """Compute nothing more; returns what requests came to meanwhile. New ones are accepted and wait.
+
+        ``abort`` ends all requests, ``wait`` steps until those that have begun have ended, ``keep`` freezes
+        them. ``clear_cache`` forgets the prefixes computed so far; what was frozen is then computed anew,
+        with the same outcome. Raises InvalidRequestError for an unknown mode.
+        """
+        core = self._open_core()
+        outputs = self._process(core, core.pause(mode))
+        while not core.is_quiet:
+            outputs += self.step()
+        if clear_cache:
+            core.reset_prefix_cache(reset_running_requests=True)
+        return outputs
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`. Raises RuntimeError while asleep."""
+        self._open_core().resume()
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> list[RequestOutput]:
+        """Pause as ``mode`` says; from level 1 on give the memory of weights and KV cache back as well.
+
+        Raises InvalidRequestError for an unknown level or mode.
+        """
+        check_level(level)
+        core = self._open_core()
+        outputs = [] if core.is_sleeping else self.pause(mode, clear_cache=level > 0)
+        core.sleep(level)
+        return outputs
+
+    def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
+        """Have everything again, or the parts in ``tags``: ``weights``, ``kv_cache``, ``scheduling``.
+
+        Requests go on once nothing is missing. Raises InvalidRequestError for an unknown part, ModelLoadError
+        if the weights cannot be read: then the engine sleeps on.
+        """
+        core = self._open_core()
+        parts = core.parts_to_wake(tags)
+        core.restore_memory(parts)
+        core.wake_up(parts)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget the prefixes computed so far; False, and nothing done, while requests use them.
+
+        ``reset_running_requests``: have those compute everything anew instead, with the same outcome.
+        """
+        return self._open_core().reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     def close(self) -> None:
         """End every request, give model and KV cache back; idempotent."""
@@ -154,6 +215,10 @@ class LLMEngine:
         _send(core, state.requests)
         self._outputs.add(state)
         self._states[request_id] = state
+
+    def _process(self, core: EngineCore, outputs: Sequence[TokenOutput]) -> list[RequestOutput]:
+        processed = self._outputs.process(outputs, time.monotonic())
+        return [output for item in processed for output in self._settle(core, item)]
 
     def _settle(self, core: EngineCore, item: ProcessedOutput) -> list[RequestOutput]:
         """Tell the core what it has to be told; → the outputs for the caller."""

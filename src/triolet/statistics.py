@@ -16,6 +16,7 @@ __all__ = [
     "EngineStatistics",
     "Histogram",
     "SchedulerStatistics",
+    "count_histogram",
     "token_histogram",
 ]
 
@@ -53,6 +54,11 @@ class Histogram:
 
     def copy(self) -> Histogram:
         return Histogram(self.bounds, list(self.counts), self.total)
+
+
+def count_histogram() -> Histogram:
+    """For small numbers of things, 1 to 128."""
+    return Histogram(TOKEN_BUCKETS[:8])
 
 
 def token_histogram() -> Histogram:
@@ -127,7 +133,8 @@ class EngineStatistics:
 
     ``outcomes`` counts ended requests by outcome: a finish reason, ``failed``, ``refused`` or
     ``invalid``.
-    ``cancel_latency`` is the time from a caller leaving to its slot and blocks being free.
+    ``cancel_latency`` is the time from a caller leaving to its slot and blocks being free. ``params_…`` is
+    what requests asked for.
     """
 
     state: EngineState
@@ -141,3 +148,8 @@ class EngineStatistics:
     request_latency: Histogram
     cancel_latency: Histogram
     step_duration: Histogram
+    is_paused: bool = False
+    is_sleeping: bool = False
+    core: CoreStatistics = field(default_factory=CoreStatistics)
+    params_n: Histogram = field(default_factory=count_histogram)
+    params_max_tokens: Histogram = field(default_factory=token_histogram)

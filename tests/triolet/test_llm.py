@@ -330,3 +330,22 @@ class TestRealModel:
         llm.close()
         gc.collect()
         assert runner() is None
+
+
+class TestControl:
+    def test_a_paused_model_does_not_hang_but_says_so(self, llm: LLM) -> None:
+        assert llm.pause() == []
+        assert llm.is_paused
+        with pytest.raises(RuntimeError, match=r"resume\(\) or wake_up\(\)"):
+            llm.generate("abc", use_tqdm=False)
+        llm.resume()
+        check_usable(llm)
+
+    def test_sleep(self, llm: LLM, runner: FakeRunner) -> None:
+        llm.sleep()
+        assert llm.is_sleeping
+        assert runner.missing == {"weights", "kv_cache"}
+        llm.wake_up()
+        assert not llm.is_sleeping
+        assert llm.reset_prefix_cache()
+        check_usable(llm)

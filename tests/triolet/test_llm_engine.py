@@ -12,6 +12,7 @@ from tests.fakes import FakeRunner, fake_core_factory
 from triolet import EngineArgs, FinishReason, LLMEngine, RequestOutput, SamplingParams
 from triolet.errors import EngineDeadError, InvalidRequestError, PromptTooLongError, UsageError
 from triolet.plan import StepPlan
+from triolet.request import RequestOptions
 
 
 def make(byte_model: Path, runner: FakeRunner, **options: Any) -> LLMEngine:
@@ -224,3 +225,62 @@ class TestLife:
 
     def test_the_queue_has_no_end(self, engine: LLMEngine) -> None:
         assert engine.args.max_num_queued_requests == sys.maxsize
+
+
+class TestControl:
+    def test_pause_aborts(self, engine: LLMEngine) -> None:
+        engine.add_request("one", "abc", SamplingParams(max_tokens=50))
+        engine.step()
+        (output,) = engine.pause()
+        assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("d", FinishReason.ABORT)
+        assert engine.is_paused
+        assert engine.step() == []
+        engine.resume()
+        check_empty(engine)
+
+    def test_pause_waits_for_those_that_have_begun(self, byte_model: Path, runner: FakeRunner) -> None:
+        with make(byte_model, runner, max_num_seqs=1) as engine:
+            engine.add_request("one", "abc", SamplingParams(max_tokens=3))
+            engine.add_request("two", "abc", SamplingParams(max_tokens=2))
+            engine.step()
+            outputs = engine.pause("wait")
+            assert {output.request_id for output in outputs} == {"one"}
+            assert outputs[-1].is_finished
+            with pytest.raises(RuntimeError, match=r"paused; its requests go on after resume\(\)"):
+                engine.step()
+            engine.resume()
+            assert last_texts(run(engine)) == {"two": "de"}
+            check_empty(engine)
+
+    @pytest.mark.parametrize("level", [0, 1, 2])
+    def test_sleep_keeps_what_runs(self, engine: LLMEngine, runner: FakeRunner, level: int) -> None:
+        engine.add_request("one", "abc", SamplingParams(max_tokens=5))
+        engine.step()
+        assert engine.sleep(level, "keep") == []
+        assert engine.is_sleeping
+        assert bool(runner.missing) == (level > 0)
+        assert engine.sleep(2) == []
+        assert runner.missing == {"weights", "kv_cache"}
+        with pytest.raises(RuntimeError, match="wake_up"):
+            engine.resume()
+        engine.wake_up(["kv_cache"])
+        assert engine.is_sleeping
+        engine.wake_up()
+        assert not engine.is_sleeping
+        assert last_texts(run(engine)) == {"one": "defgh"}
+        check_empty(engine)
+
+    def test_reset_prefix_cache(self, engine: LLMEngine) -> None:
+        engine.add_request("one", "abc", SamplingParams(max_tokens=3))
+        engine.step()
+        assert not engine.reset_prefix_cache()
+        assert engine.reset_prefix_cache(reset_running_requests=True)
+        assert last_texts(run(engine)) == {"one": "def"}
+
+    def test_deadlines_are_looked_at_in_each_step(self, engine: LLMEngine) -> None:
+        engine.add_request("one", "abc", SamplingParams(max_tokens=50), options=RequestOptions(timeout=1e-9))
+        engine.add_request("two", "abc", SamplingParams(max_tokens=2))
+        outputs = run(engine)
+        assert outputs["one"][-1].outputs[0].finish_reason is FinishReason.TIMEOUT
+        assert last_texts(outputs) == {"one": "", "two": "de"}
+        check_empty(engine)

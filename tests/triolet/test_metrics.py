@@ -7,7 +7,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from triolet.metrics import render_metrics
-from triolet.statistics import EngineState, EngineStatistics, Histogram, SchedulerStatistics
+from triolet.statistics import CoreStatistics, EngineState, EngineStatistics, Histogram, SchedulerStatistics
 
 
 def statistics() -> EngineStatistics:
@@ -49,6 +49,38 @@ def test_gauges_and_counters_tell_the_snapshot() -> None:
     assert found["triolet_prompt_tokens_total", ""] == 100
     assert found["triolet_generation_tokens_total", ""] == 50
     assert found["triolet_num_preemptions_total", ""] == 1
+
+
+def test_the_cores_numbers_are_there() -> None:
+    core = CoreStatistics(num_computed_prompt_tokens=7)
+    core.queue_time.observe(0.2)
+    core.iteration_tokens.observe(33)
+    scheduler = SchedulerStatistics(
+        num_prefix_queries=10, num_prefix_hits=4, num_draft_tokens=6, num_accepted_tokens=5
+    )
+    found = samples(replace(statistics(), core=core, scheduler=scheduler, is_paused=True))
+    assert found["triolet_prompt_tokens_computed_total", ""] == 7
+    assert found["triolet_prefix_cache_queries_total", ""] == 10
+    assert found["triolet_prefix_cache_hits_total", ""] == 4
+    assert found["triolet_spec_decode_num_draft_tokens_total", ""] == 6
+    assert found["triolet_spec_decode_num_accepted_tokens_total", ""] == 5
+    assert found["triolet_request_queue_time_seconds_sum", ""] == 0.2
+    assert found["triolet_iteration_tokens_total_bucket", "32.0"] == 0
+    assert found["triolet_iteration_tokens_total_bucket", "64.0"] == 1
+    assert (found["triolet_engine_paused", ""], found["triolet_engine_sleeping", ""]) == (1, 0)
+    for name in (
+        "request_time_per_output_token_seconds", "request_prefill_time_seconds",
+        "request_decode_time_seconds", "request_inference_time_seconds",
+        "request_prompt_tokens", "request_generation_tokens",
+        "request_params_n", "request_params_max_tokens",
+    ):  # fmt: skip
+        assert found[f"triolet_{name}_count", ""] == 0
+
+
+def test_answers_are_counted_by_their_end() -> None:
+    found = samples(statistics())
+    expected = {"stop": 5, "length": 0, "abort": 2, "timeout": 0}
+    assert {end: found["triolet_request_success_total", end] for end in expected} == expected
 
 
 def test_every_outcome_is_counted() -> None:

@@ -72,7 +72,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """Go on after a pause. Raises RuntimeError while asleep."""
         ...
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from triolet.args import EngineArgs
 from triolet.core.accounts import Accounts
 from triolet.core.containment import execute_contained
-from triolet.core.control import PauseMode, SleepPart, check_mode, check_parts
+from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
 from triolet.errors import EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, StepPlan, StepResult
@@ -186,12 +186,18 @@ class EngineCore:
         self._is_paused = False
         self._scheduler.pause(Pause.NOTHING)
 
+    def sleep(self, level: int) -> None:
+        """Fall asleep and release what ``level`` says, where one thread does everything."""
+        check_level(level)
+        self.fall_asleep(level)
+        if level > 0:
+            self.release_memory()
+
     def fall_asleep(self, level: int) -> None:
         """Sleep from here on, a pause being complete; from level 1 on :meth:`release_memory` follows.
 
         Requests that have begun will be computed anew, with the same outcome.
         """
-        assert self.is_paused
         assert self.is_quiet
         if level == 0:
             self._asleep |= {"scheduling"}

@@ -207,7 +207,7 @@ class CoreService:
         async with self._control:
             await self._pause(mode, clear_cache=clear_cache)
 
-    def resume(self) -> None:
+    async def resume(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         self.core.resume()
         self._go_on()

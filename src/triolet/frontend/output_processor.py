@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from triolet.errors import EngineGenerateError
 from triolet.frontend.request_state import NO_ORDERS, CoreOrders, RequestState
 from triolet.request import FinishReason, RequestOutput, TokenOutput
-from triolet.statistics import Histogram
+from triolet.statistics import Histogram, count_histogram, token_histogram
 
 __all__ = ["FrontendStatistics", "OutputProcessor", "ProcessedOutput"]
 
@@ -28,6 +28,8 @@ class FrontendStatistics:
     time_to_first_token: Histogram = field(default_factory=Histogram)
     inter_token_latency: Histogram = field(default_factory=Histogram)
     request_latency: Histogram = field(default_factory=Histogram)
+    params_n: Histogram = field(default_factory=count_histogram)
+    params_max_tokens: Histogram = field(default_factory=token_histogram)
 
     def count(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -63,6 +65,8 @@ class OutputProcessor:
         self._requests[state] = None
         self._states.update((core_id, state) for core_id in state.live_ids)
         self.statistics.num_prompt_tokens += len(state.head.prompt_token_ids)
+        self.statistics.params_n.observe(len(state.requests))
+        self.statistics.params_max_tokens.observe(state.requests[0].max_tokens)
 
     def discard(self, state: RequestState) -> None:
         """Forget a request that the core refused; nothing happens if it has ended."""

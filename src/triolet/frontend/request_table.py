@@ -7,10 +7,11 @@ All calls are made on the loop's thread and none of them blocks.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 
 from triolet.cluster.client import EngineClient
 from triolet.core.loop import LoopPoster
@@ -22,6 +23,8 @@ from triolet.frontend.stream import RequestStream
 from triolet.request import Request, TokenOutput
 
 __all__ = ["RequestTable"]
+
+OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
 
 
 class RequestTable:
@@ -56,6 +59,14 @@ class RequestTable:
         head = state.head
         return RequestStream(head.request_id, head.prompt_token_ids, collector, on_abort, self._post)
 
+    async def handle_outputs(self) -> None:
+        """The output-handler task: token ids → text → mailboxes, until the client has stopped."""
+        while outputs := await self._client.get_outputs():
+            for start in range(0, len(outputs), OUTPUT_CHUNK):
+                if start:
+                    await anyio.lowlevel.checkpoint()
+                self.process(outputs[start : start + OUTPUT_CHUNK])
+
     def process(self, outputs: Sequence[TokenOutput]) -> None:
         """Turn token outputs into request outputs and put them into their mailboxes."""
         for item in self._outputs.process(outputs, time.monotonic()):
@@ -68,6 +79,11 @@ class RequestTable:
         if ended is not None:
             self._obey(ended)
             self._deliver(ended)
+
+    def abort_ids(self, request_ids: Container[str]) -> None:
+        """End the requests that their callers know by these ids."""
+        for state in [state for state in self._collectors if state.head.request_id in request_ids]:
+            self.abort(state)
 
     def abort_all(self) -> None:
         """End every request with what it has so far."""

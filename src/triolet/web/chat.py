@@ -10,7 +10,7 @@ from quart import Blueprint, Response, request
 
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.body import read_body
-from triolet.web.generation import Delta, FoldedChoice, Usage, require_serving, submit_all
+from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
 from triolet.web.logprobs import ChatLogprobs
 from triolet.web.schema import ChatBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
@@ -84,11 +84,13 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
 
     @blueprint.post("/v1/chat/completions")
     async def chat_completions() -> Response:
-        body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
-        with body.blaming_its_own_fields():
-            params, messages = body.sampling_params(), body.message_mappings()
+        with counting_refusals(engine):
+            body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
+            with body.blaming_its_own_fields():
+                params, messages = body.sampling_params(), body.message_mappings()
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
+        with body.blaming_its_own_fields():
             submit = partial(
                 engine.submit_chat,
                 messages,

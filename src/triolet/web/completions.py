@@ -10,7 +10,7 @@ from quart import Blueprint, Response, request
 
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.body import read_body
-from triolet.web.generation import Delta, FoldedChoice, Usage, require_serving, submit_all
+from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
 from triolet.web.logprobs import CompletionLogprobs
 from triolet.web.schema import CompletionBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
@@ -72,10 +72,11 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
 
     @blueprint.post("/v1/completions")
     async def completions() -> Response:
-        body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
-        params, prompts = body.sampling_params(), body.prompts()
-        head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
-        require_serving(engine)
+        with counting_refusals(engine):
+            body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
+            params, prompts = body.sampling_params(), body.prompts()
+            head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
+            require_serving(engine)
         generation = await submit_all([
             partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}")
             for index, prompt in enumerate(prompts)

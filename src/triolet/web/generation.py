@@ -7,18 +7,27 @@ shape of any answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
-from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
+from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError, TrioletError
 from triolet.request import FinishReason, RequestOutput, TokenLogprobs
 from triolet.statistics import EngineState
 from triolet.web.errors import RequestAbortedError
 from triolet.web.serving_engine import OutputStream, ServingEngine
 
-__all__ = ["Delta", "FoldedChoice", "Generation", "Usage", "require_serving", "submit_all"]
+__all__ = [
+    "Delta",
+    "FoldedChoice",
+    "Generation",
+    "Usage",
+    "counting_refusals",
+    "require_serving",
+    "submit_all",
+]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,6 +184,16 @@ def require_serving(engine: ServingEngine) -> None:
     if engine.state is EngineState.DEAD:
         cause = engine.health().cause
         raise EngineDeadError(f"The engine is dead: {cause}" if cause else "The engine is dead.")
+
+
+@contextmanager
+def counting_refusals(engine: ServingEngine) -> Iterator[None]:
+    """Around what may refuse a request before the engine sees it; those that it refuses it counts itself."""
+    try:
+        yield
+    except TrioletError as error:
+        engine.count_refusal(error)
+        raise
 
 
 async def submit_all(submissions: Sequence[Callable[[], Awaitable[OutputStream]]]) -> Generation:

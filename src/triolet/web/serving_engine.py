@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from anyio.abc import TaskStatus
 
+from triolet.errors import TrioletError
 from triolet.request import RequestOutput
 from triolet.sampling_params import SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
@@ -78,6 +79,9 @@ class ServingEngine(Protocol):
         request_id: str | None = None,
         add_generation_prompt: bool = True,
     ) -> OutputStream: ...
+
+    def count_refusal(self, error: TrioletError) -> None:
+        """Count a request that was refused before it was submitted."""
 
     def begin_drain(self) -> None: ...
 

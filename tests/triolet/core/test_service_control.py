@@ -90,7 +90,7 @@ class TestControl:
             assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
             service.add(request(2, max_tokens=1))
             await anyio.wait_all_tasks_blocked()
-            service.resume()
+            await service.resume()
             assert said((await collect(service, 1))[2]) == "dLENGTH"
             task_group.cancel_scope.cancel()
 
@@ -106,7 +106,7 @@ class TestControl:
             await anyio.wait_all_tasks_blocked()
             assert service.scheduler_statistics().num_waiting == 1
             assert service.last_step_age() is None
-            service.resume()
+            await service.resume()
             assert said((await collect(service, 1))[2]) == "defgLENGTH"
             task_group.cancel_scope.cancel()
 
@@ -134,7 +134,7 @@ class TestControl:
             assert num_steps == depth
             assert service.scheduler_statistics().num_running == 1
             assert service.last_step_age() is None
-            service.resume()
+            await service.resume()
             assert said((await collect(service, 1))[1]) == "defghijkLENGTH"
             task_group.cancel_scope.cancel()
 
@@ -153,7 +153,7 @@ class TestControl:
 
             task_group.start_soon(pause)
             await anyio.wait_all_tasks_blocked()
-            service.resume()
+            await service.resume()
             await anyio.wait_all_tasks_blocked()
             assert failures == ["the engine was resumed before its pause was complete"]
             runner.gate.set()
@@ -176,7 +176,7 @@ class TestControl:
                 await service.wake_up(["weights"])
                 assert runner.missing == {"kv_cache"}
                 with pytest.raises(RuntimeError, match="sleeps"):
-                    service.resume()
+                    await service.resume()
             await service.wake_up()
             assert not service.is_paused
             outputs = await collect(service, 2)

@@ -15,7 +15,13 @@ import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
-from triolet.errors import EngineDeadError, InvalidRequestError, OverloadedError, PromptTooLongError
+from triolet.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    OverloadedError,
+    PromptTooLongError,
+    TrioletError,
+)
 from triolet.request import CompletionOutput, FinishReason, RequestOutput, RequestTimings, TokenLogprobs
 from triolet.sampling_params import SamplingParams
 from triolet.statistics import (
@@ -176,6 +182,7 @@ class FakeEngine:
         self.tokenizer = ByteTokenizer()
         self.state = EngineState.STARTING
         self.refusal: Exception | None = None
+        self.refused: list[TrioletError] = []
         self.submit_hook: Callable[[], Any] | None = None
         self.aborted: list[str] = []
         self.submitted: list[tuple[Any, SamplingParams, dict[str, Any]]] = []
@@ -203,6 +210,9 @@ class FakeEngine:
             raise self._death
         self.abort_all("stopped")
         self.state = EngineState.STOPPED
+
+    def count_refusal(self, error: TrioletError) -> None:
+        self.refused.append(error)
 
     def finish_loading(self) -> None:
         self._is_loading_held = False

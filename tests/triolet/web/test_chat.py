@@ -6,6 +6,8 @@ import pytest
 from tests.triolet.web.fake_engine import REPLY, FakeEngine
 from tests.triolet.web.serving import serving
 
+from triolet.errors import OverloadedError
+
 pytestmark = pytest.mark.anyio
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
 
@@ -46,3 +48,32 @@ async def test_logprobs_have_the_shape_of_the_api(anyio_backend_name: str) -> No
         "bytes": [101],
         "top_logprobs": [{"token": "e", "logprob": -0.5, "bytes": [101]}],
     }
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"messages": []}, 400),
+        ({"messages": MESSAGES, "temperature": -1}, 400),
+        ({"messages": MESSAGES, "model": "other"}, 404),
+        ({"messages": MESSAGES, "max_completion_tokens": 0}, 400),
+    ],
+)
+async def test_what_is_refused_before_the_engine_sees_it_is_counted(
+    body: dict[str, object], status: int, anyio_backend_name: str
+) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        assert (await running.client.post("/v1/chat/completions", json=body)).status_code == status
+        assert (await running.client.post("/v1/completions", json={})).status_code == 400
+        assert [error.status for error in running.engine.refused] == [status, 400]
+        assert (await running.client.post("/v1/chat/completions", json={"messages": MESSAGES})).is_success
+        assert len(running.engine.refused) == 2
+
+
+async def test_what_the_engine_refuses_it_counts_itself(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    engine.refusal = OverloadedError("full", retry_after=7)
+    async with serving(engine, anyio_backend_name) as running:
+        answer = await running.client.post("/v1/chat/completions", json={"messages": MESSAGES})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert engine.refused == []
