@@ -32,6 +32,13 @@ def alphabet(request: Request, position: int) -> int:
     return ord("a") + position % 26
 
 
+def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
+    """As if the token were the likeliest by far, and those after it less and less likely."""
+    top = tuple((token_id + offset) % VOCAB_SIZE for offset in range(num_top))
+    values = (-0.5, *(-0.5 - 2.0 * offset for offset in range(num_top)))
+    return TokenLogprobs((token_id, *top), values, 1)
+
+
 class FakeRunner:
     """A model runner whose token after position p is ``next_token(request, p)``.
 
@@ -80,7 +87,7 @@ class FakeRunner:
             step_id=plan.step_id,
             token_ids=tuple((token,) for token in tokens),
             logprobs=tuple(
-                None if row.request.num_logprobs is None else (TokenLogprobs((token,), (-0.5,), 1),)
+                None if row.request.num_logprobs is None else (logprobs_of(token, row.request.num_logprobs),)
                 for row, token in zip(sampled, tokens, strict=True)
             ),
             errors={},

@@ -33,16 +33,17 @@ from triolet.errors import (
 )
 from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
-from triolet.frontend.input_processor import InputProcessor, Prompt
+from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
 from triolet.frontend.loading import find_model, load_text, served_names
 from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.preparation import Preparation
+from triolet.frontend.request_builder import num_items
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.snapshot import engine_statistics
 from triolet.frontend.stream import LazyRequestStream, RequestStream
-from triolet.request import RequestOptions
-from triolet.sampling_params import SamplingParams
+from triolet.request import RequestOptions, RequestOutput
+from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Engine(EngineControl):
     async def submit(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
@@ -264,12 +265,12 @@ class Engine(EngineControl):
             return inputs.prepare(prompt, chosen, request_id=request_id, options=options)
 
         length = len(prompt) if isinstance(prompt, Sequence) else 0
-        return await self._start(prepare, chosen, length + _size(chosen))
+        return await self._start(prepare, chosen, length + num_items(chosen))
 
     async def submit_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
@@ -287,12 +288,12 @@ class Engine(EngineControl):
                 add_generation_prompt=add_generation_prompt,
             )
 
-        return await self._start(prepare, chosen, len(str(messages)) + _size(chosen))
+        return await self._start(prepare, chosen, len(str(messages)) + num_items(chosen))
 
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
@@ -303,7 +304,7 @@ class Engine(EngineControl):
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
@@ -312,6 +313,21 @@ class Engine(EngineControl):
         return LazyRequestStream(
             partial(self.submit_chat, messages, params, request_id=request_id, options=options)
         )
+
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
+    ) -> RequestOutput:
+        """The likeliest continuations that a search finds, best first, with their cumulative logprobs.
+
+        Cancellation: ends the search and everything that runs for it.
+        """
+        stream = await self.submit(prompt, params, request_id=request_id, options=options)
+        return await anext(stream)
 
     def begin_drain(self) -> None:
         """Refuse new requests from here on; those under way go on. While loading, never take any."""
@@ -336,7 +352,7 @@ class Engine(EngineControl):
             self._requests.abort_all()
 
     async def _start(
-        self, prepare: Callable[[InputProcessor], RequestState], params: SamplingParams, length: int
+        self, prepare: Callable[[InputProcessor], RequestState], params: GenerationParams, length: int
     ) -> RequestStream:
         try:
             inputs, requests = self._accepting()
@@ -372,11 +388,6 @@ class Engine(EngineControl):
         if self._inputs is None:
             raise RuntimeError("the model is not loaded; the engine's scope has not been entered")
         return self._inputs
-
-
-def _size(params: SamplingParams) -> int:
-    """How much there is to check in parameters: the characters and ids of their longer lists."""
-    return sum(map(len, params.bad_words)) + len(params.allowed_token_ids or ())
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -19,7 +19,7 @@ from triolet.args import EngineArgs
 from triolet.core.control import PauseMode, SleepPart, check_level
 from triolet.core.engine_core import CoreFactory, EngineCore, load_core
 from triolet.errors import InvalidRequestError, RequestError
-from triolet.frontend.input_processor import InputProcessor, Prompt
+from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
 from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
@@ -62,7 +62,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         options: RequestOptions | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class LLMEngine:
         self,
         request_id: str,
         messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams | None = None,
+        params: GenerationParams | None = None,
         *,
         options: RequestOptions | None = None,
     ) -> None:

@@ -65,8 +65,6 @@ class OutputProcessor:
         self._requests[state] = None
         self._states.update((core_id, state) for core_id in state.live_ids)
         self.statistics.num_prompt_tokens += len(state.head.prompt_token_ids)
-        self.statistics.params_n.observe(len(state.requests))
-        self.statistics.params_max_tokens.observe(state.requests[0].max_tokens)
 
     def discard(self, state: RequestState) -> None:
         """Forget a request that the core refused; nothing happens if it has ended."""
@@ -146,6 +144,8 @@ class OutputProcessor:
     def _end(self, state: RequestState, now: float) -> None:
         del self._requests[state]
         self.statistics.count(state.outcome)
+        self.statistics.params_n.observe(len(state.requests))
+        self.statistics.params_max_tokens.observe(state.requests[0].max_tokens)
         self.statistics.request_latency.observe(now - state.head.arrived)
 
     def _observe(self, state: RequestState, output: TokenOutput, now: float) -> None:

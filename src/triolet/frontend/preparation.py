@@ -11,9 +11,8 @@ import anyio
 import anyio.to_thread
 
 from triolet.errors import InvalidRequestError
-from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.input_processor import GenerationParams, InputProcessor
 from triolet.frontend.request_state import RequestState
-from triolet.sampling_params import SamplingParams
 
 __all__ = ["Preparation"]
 
@@ -34,7 +33,7 @@ class Preparation:
         self,
         prepare: Callable[[InputProcessor], RequestState],
         inputs: InputProcessor,
-        params: SamplingParams,
+        params: GenerationParams,
         length: int,
     ) -> RequestState:
         """``prepare(inputs)``, for parameters and a prompt of ``length`` characters or ids.

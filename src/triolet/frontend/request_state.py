@@ -119,7 +119,8 @@ class RequestState(ABC):
 
     def take_output(self) -> RequestOutput | None:
         """What has not been handed out yet; None while there is nothing."""
-        if self.head.kind is RequestOutputKind.FINAL_ONLY and not self.is_finished:
+        is_held_back = self.head.kind is RequestOutputKind.FINAL_ONLY or not self._is_prompt_known
+        if is_held_back and not self.is_finished:
             return None
         completions = self._take_completions()
         return self._output(completions) if completions or self.is_finished else None
@@ -148,16 +149,21 @@ class RequestState(ABC):
             seed=head.seed,
             num_output_tokens=self.num_output_tokens,
             num_cached_tokens=self.num_cached_tokens,
-            prompt_logprobs=self._take_prompt_logprobs() if self._has_prompt_logprobs else None,
+            prompt_logprobs=self._take_prompt_logprobs(),
             timings=RequestTimings(
                 arrived=head.arrived, first_token=self.first_token, last_token=self._last_token
             ),
             error=self.error,
         )
 
+    @property
+    def _is_prompt_known(self) -> bool:
+        """Whether all that was asked for about the prompt is there."""
+        return not self._has_prompt_logprobs or len(self._prompt_logprobs) == len(self.head.prompt_token_ids)
+
     def _take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
-        """All of them, once, as soon as they are complete."""
-        if len(self._prompt_logprobs) < len(self.head.prompt_token_ids):
+        """They come once, with the first output, unless the request ended before they were complete."""
+        if not self._has_prompt_logprobs or not self._is_prompt_known:
             return None
         self._has_prompt_logprobs = False
         return self._prompt_logprobs

@@ -1,7 +1,7 @@
 """RequestTable: the requests under way in an asynchronous front end, each with its mailbox.
 
 Joins the pure :class:`OutputProcessor` to the streams that callers hold and to the engine client.
-All calls are made on the loop's thread and none of them blocks.
+All calls are made on the loop's thread and none of them blocks; the one task handles outputs in chunks.
 """
 
 from __future__ import annotations

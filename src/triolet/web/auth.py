@@ -5,6 +5,7 @@ Knows the ``Authorization`` header and nothing of the routes.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ from quart import request
 
 from triolet.errors import AuthenticationError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "key_check", "resolve_api_key"]
+__all__ = ["ENVIRONMENT_VARIABLE", "caller_identity", "key_check", "resolve_api_key"]
 
 ENVIRONMENT_VARIABLE = "TRIOLET_API_KEY"
 OPEN_ENDPOINT = "live"
@@ -22,6 +23,12 @@ OPEN_ENDPOINT = "live"
 def resolve_api_key(given: str | None) -> str | None:
     """The key to ask for: the one given, else that of the environment, else none."""
     return given or os.environ.get(ENVIRONMENT_VARIABLE) or None
+
+
+def caller_identity() -> str:
+    """Who asks, as far as their key tells; nothing can be found out about the key from it."""
+    given = request.headers.get("Authorization", "")
+    return hashlib.sha256(given.encode()).hexdigest()[:16] if given else ""
 
 
 def key_check(api_key: str) -> Callable[[], Awaitable[None]]:

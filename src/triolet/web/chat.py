@@ -9,9 +9,10 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
+from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
-from triolet.web.logprobs import ChatLogprobs
+from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
 from triolet.web.schema import ChatBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
 from triolet.web.settings import WebSettings
@@ -23,13 +24,19 @@ __all__ = ["ChatShape", "add_chat_routes"]
 class ChatShape:
     """How a chat completion is written, streamed and not."""
 
-    def __init__(self, head: AnswerHead, tokenizer: TokenText, *, is_usage_included: bool) -> None:
+    def __init__(self, head: AnswerHead, tokenizer: TokenText, body: ChatBody) -> None:
         self._head = head
+        self._tokenizer = tokenizer
+        self._num_choices = body.num_choices
+        self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs = ChatLogprobs(tokenizer)
-        self.frame = ChunkFrame(head.as_mapping("chat.completion.chunk"), is_usage_included=is_usage_included)
+        self.frame = ChunkFrame(
+            head.as_mapping("chat.completion.chunk"), is_usage_included=body.is_usage_included
+        )
 
     def opening(self) -> bytes:
-        return self._chunk(0, {"role": "assistant", "content": ""})
+        role = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(index, role) for index in range(self._num_choices))
 
     def chunks(self, delta: Delta) -> bytes:
         events = b""
@@ -46,13 +53,13 @@ class ChatShape:
         return events
 
     def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response:
-        return json_response(
-            self._head.as_mapping("chat.completion")
-            | {
-                "choices": [self._choice(choice) for choice in choices],
-                "usage": usage.as_mapping(),
-            }
-        )
+        content = self._head.as_mapping("chat.completion") | {
+            "choices": [self._choice(choice) for choice in choices],
+            "usage": usage.as_mapping(),
+        }
+        if self._has_prompt_logprobs:
+            content["prompt_logprobs"] = prompt_logprobs_of(choices[0], self._tokenizer)
+        return json_response(content)
 
     def _choice(self, choice: FoldedChoice) -> dict[str, Any]:
         return {
@@ -87,7 +94,8 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
             with body.blaming_its_own_fields():
-                params, messages = body.sampling_params(), body.message_mappings()
+                params, messages = body.params(), body.message_mappings()
+                options = body.options(caller_identity())
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
         with body.blaming_its_own_fields():
@@ -96,10 +104,11 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
                 messages,
                 params,
                 request_id=head.id,
+                options=options,
                 add_generation_prompt=body.add_generation_prompt is not False,
             )
-            generation = await submit_all([submit])
-        shape = ChatShape(head, engine.tokenizer, is_usage_included=body.is_usage_included)
+            generation = await submit_all([submit], num_choices=body.num_choices)
+        shape = ChatShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )

@@ -9,9 +9,11 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
+from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
+from triolet.web.echo import Echo
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
-from triolet.web.logprobs import CompletionLogprobs
+from triolet.web.logprobs import CompletionLogprobs, prompt_logprobs_of
 from triolet.web.schema import CompletionBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
 from triolet.web.settings import WebSettings
@@ -23,11 +25,12 @@ __all__ = ["CompletionShape", "add_completion_routes"]
 class CompletionShape:
     """How a completion is written, streamed and not."""
 
-    def __init__(self, head: AnswerHead, tokenizer: TokenText, *, is_usage_included: bool) -> None:
+    def __init__(self, head: AnswerHead, tokenizer: TokenText, body: CompletionBody) -> None:
         self._head = head
         self._tokenizer = tokenizer
+        self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
-        self.frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=is_usage_included)
+        self.frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=body.is_usage_included)
 
     def opening(self) -> bytes:
         return b""
@@ -46,10 +49,16 @@ class CompletionShape:
         return json_response(
             self._head.as_mapping("text_completion")
             | {
-                "choices": [self._choice(c.index, c.text, c.last, c.logprobs) for c in choices],
+                "choices": [self._plain_choice(choice) for choice in choices],
                 "usage": usage.as_mapping(),
             }
         )
+
+    def _plain_choice(self, folded: FoldedChoice) -> dict[str, Any]:
+        choice = self._choice(folded.index, folded.text, folded.last, folded.logprobs)
+        if self._has_prompt_logprobs:
+            choice["prompt_logprobs"] = prompt_logprobs_of(folded, self._tokenizer)
+        return choice
 
     def _choice(
         self, index: int, text: str, last: Delta | None, logprobs: list[Any] | None
@@ -74,14 +83,20 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
     async def completions() -> Response:
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
-            params, prompts = body.sampling_params(), body.prompts()
+            params, prompts, options = body.params(), body.prompts(), body.options(caller_identity())
             head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
             require_serving(engine)
-        generation = await submit_all([
-            partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}")
-            for index, prompt in enumerate(prompts)
-        ])  # fmt: skip
-        shape = CompletionShape(head, engine.tokenizer, is_usage_included=body.is_usage_included)
+        is_truncated = body.truncate_prompt_tokens is not None
+        generation = await submit_all(
+            [
+                partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}", options=options)
+                for index, prompt in enumerate(prompts)
+            ],
+            num_choices=body.num_choices,
+            amend=Echo(engine.tokenizer, is_truncated) if body.echo else None,
+            is_prompt_only=body.is_prompt_only,
+        )
+        shape = CompletionShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )

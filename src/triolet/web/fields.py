@@ -26,37 +26,20 @@ HARMLESS = frozenset({
     "service_tier",
     "store",
     "timings_per_token",
-    "user",
 })  # fmt: skip
 """Accepted and ignored: book-keeping, and hints about caching."""
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "best_of": (1,),
-    "cache_salt": ("",),
     "early_stopping": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_tokens": (0,),
-    "n": (1,),
-    "presence_penalty": (0,),
-    "priority": (0,),
-    "prompt_logprobs": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "structured_outputs": ({},),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
 }
 
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
@@ -69,10 +52,12 @@ COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
     "add_special_tokens": (False,),
     "audio": (),
+    "best_of": (1,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "documents": ([],),
+    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),

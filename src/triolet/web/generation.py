@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError, TrioletError
-from triolet.request import FinishReason, RequestOutput, TokenLogprobs
+from triolet.frontend.seeds import continuation_seed
+from triolet.request import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
 from triolet.statistics import EngineState
 from triolet.web.errors import RequestAbortedError
 from triolet.web.serving_engine import OutputStream, ServingEngine
@@ -23,6 +25,7 @@ __all__ = [
     "Delta",
     "FoldedChoice",
     "Generation",
+    "PromptPart",
     "Usage",
     "counting_refusals",
     "require_serving",
@@ -30,9 +33,18 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """The prompt of a choice, with its log-probabilities where they were asked for."""
+
+    text: str | None
+    token_ids: Sequence[int]
+    logprobs: list[TokenLogprobs | None] | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Delta:
-    """What is new of one choice. The one with a ``finish_reason`` is its last."""
+    """What is new of one choice. The first has the ``prompt``, the last a ``finish_reason``."""
 
     index: int
     text: str
@@ -40,6 +52,7 @@ class Delta:
     finish_reason: FinishReason | None
     stop_reason: str | int | None
     seed: int
+    prompt: PromptPart | None = None
 
 
 @dataclass(slots=True)
@@ -50,8 +63,10 @@ class FoldedChoice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] | None = None
     last: Delta | None = None
+    prompt: PromptPart | None = None
 
     def add(self, delta: Delta) -> None:
+        self.prompt = self.prompt or delta.prompt
         self.texts.append(delta.text)
         if delta.logprobs is not None:
             self.logprobs = (self.logprobs or []) + delta.logprobs
@@ -81,13 +96,26 @@ class Usage:
 
 
 class Generation:
-    """Reads the streams of one request, choice ``i`` from stream ``i``.
+    """Reads the streams of one request, each with ``num_choices`` choices: those of the first come first.
 
+    ``amend`` is given each delta and may make another of it. ``is_prompt_only``: only the prompt is wanted.
     No task outlives a call of :meth:`next`, so that the reader may be a generator, a handler or a test.
     """
 
-    def __init__(self, streams: Sequence[OutputStream]) -> None:
+    def __init__(
+        self,
+        streams: Sequence[OutputStream],
+        *,
+        num_choices: int = 1,
+        amend: Callable[[Delta], Delta] | None = None,
+        is_prompt_only: bool = False,
+    ) -> None:
         self._open = dict(enumerate(streams))
+        self._num_choices = num_choices
+        self._amend = amend
+        self._is_prompt_only = is_prompt_only
+        self._prompts: dict[int, PromptPart] = {}
+        self._begun: set[int] = set()
         self._last: dict[int, RequestOutput] = {}
         self._failure: Exception | None = None
 
@@ -102,7 +130,7 @@ class Generation:
         usage = Usage()
         for output in self._last.values():
             usage.prompt_tokens += len(output.prompt_token_ids)
-            usage.completion_tokens += output.num_output_tokens
+            usage.completion_tokens += 0 if self._is_prompt_only else output.num_output_tokens
             usage.cached_tokens += output.num_cached_tokens
         return usage
 
@@ -116,7 +144,7 @@ class Generation:
         deltas: list[Delta] = []
         for index in await self._wait_ready(within) if self._failure is None else ():
             try:
-                deltas.append(self._take(index, await self._open[index].__anext__()))
+                deltas += self._take(index, await self._open[index].__anext__())
             except StopAsyncIteration:
                 self._fail(EngineGenerateError("The engine ended the request without saying why."))
             except Exception as error:
@@ -132,7 +160,7 @@ class Generation:
             stream.abort()
 
     async def _wait_ready(self, within: float) -> list[int]:
-        """The choices that have news."""
+        """The streams that have news."""
         ready: list[int] = []
 
         async def watch(index: int, stream: OutputStream) -> None:
@@ -150,12 +178,23 @@ class Generation:
                     group.start_soon(watch, index, stream)
         return ready
 
-    def _take(self, index: int, output: RequestOutput) -> Delta:
+    def _take(self, index: int, output: RequestOutput) -> list[Delta]:
+        """The news in an output of stream ``index``."""
         self._last[index] = output
-        choice = output.outputs[0]
-        finish_reason = choice.finish_reason
-        if finish_reason is not None:
+        if output.is_finished:
             del self._open[index]
+        if index not in self._prompts:
+            self._prompts[index] = PromptPart(output.prompt, output.prompt_token_ids, output.prompt_logprobs)
+        deltas = [self._delta(index, output, completion) for completion in output.outputs]
+        if self._is_prompt_only:
+            deltas = list(map(_without_output, deltas))
+        return deltas if self._amend is None else list(map(self._amend, deltas))
+
+    def _delta(self, stream: int, output: RequestOutput, completion: CompletionOutput) -> Delta:
+        index = stream * self._num_choices + completion.index
+        is_first = index not in self._begun
+        self._begun.add(index)
+        finish_reason = completion.finish_reason
         if finish_reason is FinishReason.ABORT:
             self._fail(RequestAbortedError("The server is shutting down and ended this request early."))
             finish_reason = None
@@ -164,11 +203,12 @@ class Generation:
             finish_reason = None
         return Delta(
             index=index,
-            text=choice.text,
-            logprobs=choice.logprobs,
+            text=completion.text,
+            logprobs=completion.logprobs,
             finish_reason=finish_reason,
-            stop_reason=choice.stop_reason,
-            seed=output.seed,
+            stop_reason=completion.stop_reason,
+            seed=continuation_seed(output.seed, completion.index),
+            prompt=self._prompts[stream] if is_first else None,
         )
 
     def _fail(self, error: Exception) -> None:
@@ -196,8 +236,19 @@ def counting_refusals(engine: ServingEngine) -> Iterator[None]:
         raise
 
 
-async def submit_all(submissions: Sequence[Callable[[], Awaitable[OutputStream]]]) -> Generation:
-    """Submit each; if one is refused, the ones before it are aborted and the error is passed on."""
+def _without_output(delta: Delta) -> Delta:
+    logprobs: list[TokenLogprobs] | None = None if delta.logprobs is None else []
+    reason = None if delta.finish_reason is None else FinishReason.LENGTH
+    return replace(delta, text="", logprobs=logprobs, finish_reason=reason, stop_reason=None)
+
+
+async def submit_all(
+    submissions: Sequence[Callable[[], Awaitable[OutputStream]]], **options: Any
+) -> Generation:
+    """Submit each; if one is refused, the ones before it are aborted and the error is passed on.
+
+    ``options`` are those of :class:`Generation`.
+    """
     streams: list[OutputStream] = []
     try:
         for submit in submissions:
@@ -206,4 +257,4 @@ async def submit_all(submissions: Sequence[Callable[[], Awaitable[OutputStream]]
         for stream in streams:
             stream.abort()
         raise
-    return Generation(streams)
+    return Generation(streams, **options)

@@ -1,6 +1,7 @@
 """Log probabilities in the two shapes of the OpenAI API, with the true bytes of each token.
 
-Knows nothing of requests or of streaming, but a converter may be given its tokens in pieces.
+A token without any probability, as the first of a prompt is, has an entry without log-probabilities.
+Knows nothing of streaming, but a converter may be given its tokens in pieces.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from triolet.request import TokenLogprobs
+from triolet.web.generation import FoldedChoice
 from triolet.web.serving_engine import TokenText
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs"]
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "prompt_logprobs_of"]
 
 LOWEST = -9999.0
 """What the API says instead of minus infinity, which JSON cannot."""
@@ -58,15 +60,20 @@ class CompletionLogprobs:
         offsets = []
         for position in logprobs:
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(position.token_ids[:1])))
+            data = self._tokenizer.token_bytes(position.token_ids[:1], skip_special_tokens=True)
+            self._offset += len(self._decoder.decode(data))
         return {
             "tokens": [self._name(position.token_ids[0]) for position in logprobs],
-            "token_logprobs": [max(position.logprobs[0], LOWEST) for position in logprobs],
+            "token_logprobs": [
+                max(position.logprobs[0], LOWEST) if position.logprobs else None for position in logprobs
+            ],
             "top_logprobs": [self._top(position) for position in logprobs],
             "text_offset": offsets,
         }
 
-    def _top(self, position: TokenLogprobs) -> dict[str, float]:
+    def _top(self, position: TokenLogprobs) -> dict[str, float] | None:
+        if not position.logprobs:
+            return None
         pairs = zip(position.token_ids, position.logprobs, strict=True)
         return {self._name(token_id): max(logprob, LOWEST) for token_id, logprob in pairs}
 
@@ -76,3 +83,24 @@ class CompletionLogprobs:
             return data.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def prompt_logprobs_of(choice: FoldedChoice, tokenizer: TokenText) -> list[dict[str, Any] | None] | None:
+    """``prompt_logprobs`` of an answer: by position, then by token id; None for the first token."""
+    if choice.prompt is None or choice.prompt.logprobs is None:
+        return None
+    positions = choice.prompt.logprobs
+    return [None if position is None else _by_token_id(position, tokenizer) for position in positions]
+
+
+def _by_token_id(position: TokenLogprobs, tokenizer: TokenText) -> dict[str, Any]:
+    ranks = (position.rank, *range(1, len(position.token_ids)))
+    entries = zip(position.token_ids, position.logprobs, ranks, strict=True)
+    return {
+        str(token_id): {
+            "logprob": max(logprob, LOWEST),
+            "rank": rank,
+            "decoded_token": tokenizer.token_bytes((token_id,)).decode(errors="replace"),
+        }
+        for token_id, logprob, rank in entries
+    }

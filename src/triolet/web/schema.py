@@ -1,4 +1,4 @@
-"""The bodies of completion and chat requests: strict types, and how they become sampling parameters.
+"""The bodies of completion and chat requests: strict types, and how they become parameters.
 
 Knows nothing of the engine or of HTTP; the limits of numbers are those of :class:`SamplingParams`.
 """
@@ -13,24 +13,46 @@ import msgspec
 from msgspec import Meta, Struct
 
 from triolet.errors import InvalidRequestError
-from triolet.sampling_params import MAX_LOGPROBS, RequestOutputKind, SamplingParams
+from triolet.field_checks import check_int
+from triolet.request import MAX_KEY_LENGTH, RequestOptions
+from triolet.sampling_params import (
+    MAX_BEAMS,
+    MAX_LOGPROBS,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 from triolet.web.body import decode_json
-from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields
+from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields, is_neutral
+from triolet.web.messages import Message
 
 __all__ = [
     "ChatBody",
     "CompletionBody",
-    "ContentPart",
     "GenerationBody",
-    "Message",
     "StreamOptions",
     "decode_body",
 ]
 
 MAX_PROMPTS = 128
-ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+_SAMPLING_FIELDS = (
+    "n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "logit_bias", "bad_words", "allowed_token_ids", "seed", "min_tokens", "stop",
+    "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "prompt_logprobs",
+    "truncate_prompt_tokens",
+)  # fmt: skip
+_OPTION_FIELDS = ("priority", "cache_salt", "queue_timeout", "first_token_timeout", "timeout")
+_BEAM_FIELDS = ("length_penalty", "ignore_eos", "include_stop_str_in_output")
+_IDLE_IN_A_SEARCH: Mapping[str, tuple[Any, ...]] = {
+    "temperature": (0, 1), "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "presence_penalty": (0,),
+    "frequency_penalty": (0,), "repetition_penalty": (1,), "logit_bias": ({},), "bad_words": ([],),
+    "min_tokens": (0,), "stop": ([],), "stop_token_ids": ([],), "skip_special_tokens": (True,),
+    "logprobs": (False,), "echo": (False,),
+}  # fmt: skip
+"""Values of sampling fields that ask for nothing where beams are searched."""
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -49,25 +71,57 @@ class GenerationBody(Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: int | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    user: str | None = None
+    queue_timeout: float | None = None
+    first_token_timeout: float | None = None
+    timeout: float | None = None
 
     @property
     def is_usage_included(self) -> bool:
         """Whether a stream ends with a chunk that tells the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def num_choices(self) -> int:
+        """Continuations of each prompt."""
+        return 1 if self.n is None else self.n
+
     def check(self) -> None:
         """Check what the types cannot say. Raises :class:`InvalidRequestError`."""
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "prompt_logprobs: they do not come in a stream; send the request without stream",
+                param="prompt_logprobs",
+            )
+        if self.length_penalty not in (None, 1) and not self.use_beam_search:
+            raise InvalidRequestError(
+                "length_penalty: allowed only with use_beam_search", param="length_penalty"
+            )
         if self.stream_options is None:
             return
         if not self.stream:
@@ -78,17 +132,27 @@ class GenerationBody(Struct, kw_only=True):
                 param="stream_options.continuous_usage_stats",
             )
 
+    def options(self, caller: str) -> RequestOptions:
+        """How to serve it; ``caller`` is who gets a fair share where the body names no user."""
+        given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
+        return RequestOptions(fairness_key=(self.user or caller)[:MAX_KEY_LENGTH], **given)
+
     def _sampling_params(self, **chosen: Any) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING_FIELDS if getattr(self, name) is not None}
-        if isinstance(self.stop, str):
-            given["stop"] = (self.stop,)
+        if self.logit_bias is not None:
+            given["logit_bias"] = _with_token_ids(self.logit_bias)
         return SamplingParams(**(given | chosen), output_kind=RequestOutputKind.DELTA)
 
-
-_SAMPLING_FIELDS = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids",
-    "include_stop_str_in_output", "ignore_eos", "skip_special_tokens",
-)  # fmt: skip
+    def _beam_search_params(self, max_tokens: int | None) -> BeamSearchParams:
+        """A search of ``n`` beams. Raises :class:`InvalidRequestError` for a field that has no part in it."""
+        for name in sorted({*_SAMPLING_FIELDS, "logprobs", "echo"} - {"n", *_BEAM_FIELDS}):
+            if not is_neutral(getattr(self, name, None), _IDLE_IN_A_SEARCH.get(name, ())):
+                raise InvalidRequestError(f"{name}: not allowed with use_beam_search; remove it", param=name)
+        check_int("n", self.num_choices, 1, MAX_BEAMS)
+        if max_tokens is None:
+            raise InvalidRequestError("max_tokens: needed with use_beam_search", param="max_tokens")
+        given = {name: getattr(self, name) for name in _BEAM_FIELDS if getattr(self, name) is not None}
+        return BeamSearchParams(beam_width=self.num_choices, max_tokens=max_tokens, **given)
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -99,10 +163,30 @@ class CompletionBody(GenerationBody, kw_only=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
 
-    def sampling_params(self) -> SamplingParams:
+    @property
+    def is_prompt_only(self) -> bool:
+        """Whether nothing is wanted but what the model makes of the prompt."""
+        return self.max_tokens == 0 and bool(self.echo)
+
+    def check(self) -> None:
+        GenerationBody.check(self)
+        if self.best_of not in (None, self.num_choices):
+            raise InvalidRequestError(
+                "best_of: all continuations are returned; leave it out, or make it n", param="best_of"
+            )
+
+    def params(self) -> SamplingParams | BeamSearchParams:
+        """How to choose the tokens."""
         max_tokens = self.DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._sampling_params(max_tokens=max_tokens, logprobs=self.logprobs)
+        if self.use_beam_search:
+            return self._beam_search_params(max_tokens)
+        chosen: dict[str, Any] = {"max_tokens": 1 if self.is_prompt_only else max_tokens}
+        if self.echo and self.prompt_logprobs is None:
+            chosen["prompt_logprobs"] = self.logprobs
+        return self._sampling_params(logprobs=self.logprobs, **chosen)
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one for each choice. Raises :class:`InvalidRequestError` for a mixed or empty list."""
@@ -124,60 +208,6 @@ class CompletionBody(GenerationBody, kw_only=True):
         return self.prompt  # type: ignore[return-value]
 
 
-class ContentPart(Struct):
-    """A part of a message. Only ``{"type": "text", "text": …}`` is served."""
-
-    type: str
-    text: str | None = None
-
-
-class Message(Struct, forbid_unknown_fields=True):
-    """One message of a chat. The fields after ``name`` are what clients send back with an old answer."""
-
-    role: str
-    content: str | list[ContentPart] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    annotations: list[Any] | None = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-
-    def as_mapping(self, index: int) -> dict[str, Any]:
-        """The message as chat templates take it; ``developer`` is the newer name of ``system``."""
-        where = f"messages[{index}]"
-        for name in ("refusal", "audio", "function_call", "tool_calls", "tool_call_id", "reasoning_content"):
-            if getattr(self, name):
-                raise InvalidRequestError(
-                    f"{where}.{name}: this server does not support it; remove it", param=f"{where}.{name}"
-                )
-        if self.role not in ROLES:
-            raise InvalidRequestError(
-                f"{where}.role: must be one of {', '.join(sorted(ROLES))}, got {self.role!r}",
-                param=f"{where}.role",
-            )
-        role = "system" if self.role == "developer" else self.role
-        message = {"role": role, "content": self._text(where)}
-        return message | {"name": self.name} if self.name else message
-
-    def _text(self, where: str) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        if self.content is None:
-            if self.role != "assistant":
-                raise InvalidRequestError(f"{where}.content: missing", param=f"{where}.content")
-            return ""
-        for number, part in enumerate(self.content):
-            if part.type != "text" or part.text is None:
-                raise InvalidRequestError(
-                    f"{where}.content[{number}]: only parts of type 'text' are served, got {part.type!r}",
-                    param=f"{where}.content[{number}]",
-                )
-        return "\n".join(part.text or "" for part in self.content)
-
-
 class ChatBody(GenerationBody, kw_only=True):
     """``POST /v1/chat/completions``."""
 
@@ -189,7 +219,16 @@ class ChatBody(GenerationBody, kw_only=True):
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
 
-    def sampling_params(self) -> SamplingParams:
+    def params(self) -> SamplingParams | BeamSearchParams:
+        """How to choose the tokens."""
+        max_tokens = self._max_tokens()
+        self._check_top_logprobs()
+        if self.use_beam_search:
+            return self._beam_search_params(max_tokens)
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self._sampling_params(max_tokens=max_tokens, logprobs=logprobs)
+
+    def _max_tokens(self) -> int | None:
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
         ):
@@ -197,6 +236,9 @@ class ChatBody(GenerationBody, kw_only=True):
                 "max_tokens: it is the older name of max_completion_tokens; send one of them",
                 param="max_tokens",
             )
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def _check_top_logprobs(self) -> None:
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_LOGPROBS:
             raise InvalidRequestError(
                 f"top_logprobs: must be an integer in [0, {MAX_LOGPROBS}], got {self.top_logprobs}",
@@ -204,9 +246,6 @@ class ChatBody(GenerationBody, kw_only=True):
             )
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs: allowed only with logprobs", param="top_logprobs")
-        max_tokens = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling_params(max_tokens=max_tokens, logprobs=logprobs)
 
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:
@@ -221,6 +260,15 @@ class ChatBody(GenerationBody, kw_only=True):
 
     def message_mappings(self) -> list[dict[str, Any]]:
         return [message.as_mapping(index) for index, message in enumerate(self.messages)]
+
+
+def _with_token_ids(logit_bias: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token_id): bias for token_id, bias in logit_bias.items()}
+    except ValueError as exc:
+        raise InvalidRequestError(
+            f"logit_bias: its keys must be token ids: {exc}", param="logit_bias"
+        ) from None
 
 
 Body = TypeVar("Body", bound=GenerationBody)

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from anyio.abc import TaskStatus
 
 from triolet.errors import TrioletError
-from triolet.request import RequestOutput
-from triolet.sampling_params import SamplingParams
+from triolet.request import RequestOptions, RequestOutput
+from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
 
 __all__ = ["OutputStream", "ServingEngine", "TokenText"]
@@ -39,9 +39,9 @@ class OutputStream(Protocol):
 
 
 class TokenText(Protocol):
-    """How single tokens look, for log probabilities."""
+    """How tokens look, for log probabilities and for prompts that come as tokens."""
 
-    def token_bytes(self, token_ids: Sequence[int]) -> bytes: ...
+    def token_bytes(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> bytes: ...
 
 
 class ServingEngine(Protocol):
@@ -68,15 +68,21 @@ class ServingEngine(Protocol):
     def stop(self) -> None: ...
 
     async def submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, request_id: str | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | BeamSearchParams,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> OutputStream: ...
 
     async def submit_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
         add_generation_prompt: bool = True,
     ) -> OutputStream: ...
 

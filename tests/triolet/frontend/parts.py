@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from tests.fakes import VOCAB_SIZE
 from triolet.args import EngineArgs
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.loading import load_text
+from triolet.frontend.request_builder import Origin
+from triolet.frontend.request_state import RequestState
 from triolet.models.source import resolve_model
-from triolet.request import FinishReason, TokenLogprobs, TokenOutput
+from triolet.request import FinishReason, RequestOptions, TokenLogprobs, TokenOutput
+from triolet.sampling_params import BeamSearchParams, SamplingParams
 
-__all__ = ["input_processor", "logprobs_of", "token_output"]
+__all__ = ["input_processor", "logprobs_of", "new_request", "token_output"]
 
 
 def input_processor(byte_model: Path, *, max_model_len: int = 512, **options: Any) -> InputProcessor:
@@ -26,6 +30,20 @@ def input_processor(byte_model: Path, *, max_model_len: int = 512, **options: An
         max_model_len=max_model_len,
         vocab_size=VOCAB_SIZE,
     )
+
+
+def new_request(
+    inputs: InputProcessor,
+    token_ids: Sequence[int] = (1, 2, 3),
+    *,
+    options: RequestOptions | None = None,
+    origin: Origin | None = None,
+    beams: BeamSearchParams | None = None,
+    **fields: Any,
+) -> RequestState:
+    """A request for token ids; ``fields`` are those of its sampling parameters."""
+    params = beams or SamplingParams(**fields)
+    return inputs.builder.build(tuple(token_ids), params, options, origin or Origin())
 
 
 def logprobs_of(token_id: int) -> TokenLogprobs:

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.triolet.frontend.parts import input_processor, token_output
+from tests.triolet.frontend.parts import input_processor, new_request, token_output
 
 from triolet.errors import EngineDeadError, EngineGenerateError
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.request import CompletionOutput, FinishReason
-from triolet.sampling_params import SamplingParams
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,8 @@ def processor() -> OutputProcessor:
     return OutputProcessor(FrontendStatistics())
 
 
-def add(processor: OutputProcessor, inputs: InputProcessor, **fields: object) -> tuple[RequestState, int]:
-    state = inputs.process((1, 2, 3), SamplingParams(**fields))  # type: ignore[arg-type]
+def add(processor: OutputProcessor, inputs: InputProcessor, **fields: Any) -> tuple[RequestState, int]:
+    state = new_request(inputs, **fields)
     processor.add(state)
     return state, state.requests[0].request_id
 

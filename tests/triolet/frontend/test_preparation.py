@@ -53,7 +53,7 @@ async def test_what_takes_long_is_done_in_a_thread(
 
 
 async def test_a_known_grammar_needs_no_thread(inputs: InputProcessor) -> None:
-    inputs.process((1,), CONSTRAINED)
+    inputs.prepare([1], CONSTRAINED)
     threads: list[int] = []
     await Preparation().run(noting(threads), inputs, CONSTRAINED, 1)
     assert threads == [threading.get_ident()]

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.triolet.frontend.parts import input_processor, token_output
+from tests.triolet.frontend.parts import input_processor, new_request, token_output
 
 from triolet.core.loop import loop_poster
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
@@ -14,7 +14,6 @@ from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.request_table import RequestTable
 from triolet.frontend.stream import RequestStream
 from triolet.request import FinishReason, Request
-from triolet.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.anyio
 
@@ -51,8 +50,7 @@ class Front:
         return stream, ids[0]
 
     def add_several(self, **fields: Any) -> tuple[RequestStream, list[int]]:
-        params = SamplingParams(**{"output_kind": "delta", **fields})
-        self.last = self.inputs.process((1, 2), params)
+        self.last = new_request(self.inputs, **{"output_kind": "delta", **fields})
         return self.table.add(self.last), [request.request_id for request in self.last.requests]
 
 

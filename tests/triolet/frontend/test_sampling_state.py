@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fakes import EOS_ID
-from tests.triolet.frontend.parts import input_processor, logprobs_of, token_output
+from tests.triolet.frontend.parts import input_processor, logprobs_of, new_request, token_output
 
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.sampling_state import SamplingState
 from triolet.request import FinishReason, RequestOutput, TokenLogprobs
-from triolet.sampling_params import RequestOutputKind, SamplingParams
+from triolet.sampling_params import RequestOutputKind
 
 PIECES = ["a", "b", "ab", "é", "€", "😀", " "]
 
@@ -49,7 +49,7 @@ class Telling:
 
 
 def new_state(inputs: InputProcessor, **fields: Any) -> Telling:
-    state = inputs.process((1, 2, 3), SamplingParams(**{"max_tokens": None, **fields}))
+    state = new_request(inputs, **{"max_tokens": None, **fields})
     assert isinstance(state, SamplingState)
     return Telling(state)
 

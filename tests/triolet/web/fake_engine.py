@@ -22,8 +22,15 @@ from triolet.errors import (
     PromptTooLongError,
     TrioletError,
 )
-from triolet.request import CompletionOutput, FinishReason, RequestOutput, RequestTimings, TokenLogprobs
-from triolet.sampling_params import SamplingParams
+from triolet.request import (
+    CompletionOutput,
+    FinishReason,
+    RequestOptions,
+    RequestOutput,
+    RequestTimings,
+    TokenLogprobs,
+)
+from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import (
     EngineHealth,
     EngineState,
@@ -32,28 +39,35 @@ from triolet.statistics import (
     SchedulerStatistics,
 )
 
+Params = SamplingParams | BeamSearchParams
+
 REPLY = "Hello, wörld 🙂 and more"
 
 
 class ByteTokenizer:
     """Token ids are the bytes of UTF-8."""
 
-    def token_bytes(self, token_ids: Sequence[int]) -> bytes:
+    def token_bytes(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> bytes:
         return bytes(token_ids)
 
 
 class FakeStream:
-    """One request: it gives its next token whenever it is asked, up to where the engine holds it."""
+    """One request: it gives its next token whenever it is asked, up to where the engine holds it.
+
+    All its continuations are the same; each output has news of all of them.
+    """
 
     def __init__(
-        self, engine: FakeEngine, request_id: str, prompt: Sequence[int], params: SamplingParams
+        self, engine: FakeEngine, request_id: str, prompt: Sequence[int], params: Params, text: str | None
     ) -> None:
+        self._text = text
         self.request_id = request_id
         self.prompt_token_ids = tuple(prompt)
         self._engine = engine
         self._params = params
         self._tokens = list(engine.reply.encode())
         self.num_given = 0
+        self._is_prompt_told = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._changed = anyio.Event()
         self._ending: FinishReason | Exception | None = None
@@ -115,25 +129,40 @@ class FakeStream:
         return self._params.max_tokens if self._params.max_tokens is not None else 10**9
 
     def _output(self, token_ids: list[int], finish_reason: FinishReason | None) -> RequestOutput:
+        params = self._params
+        if isinstance(params, BeamSearchParams):
+            num_choices, seed, num_logprobs = params.beam_width, None, None
+        else:
+            num_choices, seed, num_logprobs = params.n, params.seed, params.logprobs
         logprobs = None
-        if self._params.logprobs is not None:
-            logprobs = [self._logprobs(token_id, self._params.logprobs) for token_id in token_ids]
-        completion = CompletionOutput(
-            text=self._decoder.decode(bytes(token_ids), finish_reason is not None),
-            token_ids=token_ids,
-            logprobs=logprobs,
-            finish_reason=finish_reason,
-        )
+        if num_logprobs is not None:
+            logprobs = [self._logprobs(token_id, num_logprobs) for token_id in token_ids]
+        text = self._decoder.decode(bytes(token_ids), finish_reason is not None)
+        completions = [
+            CompletionOutput(
+                index=index, text=text, token_ids=token_ids, logprobs=logprobs, finish_reason=finish_reason
+            )
+            for index in range(num_choices)
+        ]
         return RequestOutput(
             request_id=self.request_id,
-            prompt=None,
+            prompt=self._text,
             prompt_token_ids=tuple(self.prompt_token_ids),
-            outputs=[completion],
+            outputs=completions,
             is_finished=finish_reason is not None,
-            seed=1234 if self._params.seed is None else self._params.seed,
-            num_output_tokens=self.num_given,
+            seed=1234 if seed is None else seed,
+            num_output_tokens=self.num_given * num_choices,
+            prompt_logprobs=self._take_prompt_logprobs(),
             timings=RequestTimings(arrived=0.0),
         )
+
+    def _take_prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """Once, with the first output."""
+        num_top = getattr(self._params, "prompt_logprobs", None)
+        if num_top is None or self._is_prompt_told:
+            return None
+        self._is_prompt_told = True
+        return [None, *(self._logprobs(token_id, num_top) for token_id in self.prompt_token_ids[1:])]
 
     @staticmethod
     def _logprobs(token_id: int, num_top: int) -> TokenLogprobs:
@@ -185,7 +214,7 @@ class FakeEngine:
         self.refused: list[TrioletError] = []
         self.submit_hook: Callable[[], Any] | None = None
         self.aborted: list[str] = []
-        self.submitted: list[tuple[Any, SamplingParams, dict[str, Any]]] = []
+        self.submitted: list[tuple[Any, Params, dict[str, Any]]] = []
         self.num_open = 0
         self._is_loading_held = is_loading_held
         self._break_with = break_with
@@ -258,25 +287,35 @@ class FakeEngine:
     # ---- requests
 
     async def submit(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, request_id: str | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: Params,
+        *,
+        request_id: str | None = None,
+        options: RequestOptions | None = None,
     ) -> FakeStream:
         token_ids = list(prompt.encode()) if isinstance(prompt, str) else list(prompt)
-        return await self._add(prompt, token_ids, params, {"request_id": request_id})
+        return await self._add(prompt, token_ids, params, {"request_id": request_id, "options": options})
 
     async def submit_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
-        params: SamplingParams,
+        params: Params,
         *,
         request_id: str | None = None,
+        options: RequestOptions | None = None,
         add_generation_prompt: bool = True,
     ) -> FakeStream:
         token_ids = list("".join(message["content"] for message in messages).encode())
-        options = {"request_id": request_id, "add_generation_prompt": add_generation_prompt}
-        return await self._add(messages, token_ids, params, options)
+        asked = {
+            "request_id": request_id,
+            "options": options,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return await self._add(messages, token_ids, params, asked)
 
     async def _add(
-        self, prompt: Any, token_ids: list[int], params: SamplingParams, options: dict[str, Any]
+        self, prompt: Any, token_ids: list[int], params: Params, options: dict[str, Any]
     ) -> FakeStream:
         if self.submit_hook is not None:
             self.submit_hook()
@@ -290,7 +329,8 @@ class FakeEngine:
             raise InvalidRequestError("prompt: token id out of range", param="prompt")
         if len(token_ids) >= self.max_model_len:
             raise PromptTooLongError("prompt: too long", param="prompt")
-        stream = FakeStream(self, options["request_id"] or "fake", token_ids, params)
+        text = prompt if isinstance(prompt, str) else None
+        stream = FakeStream(self, options["request_id"] or "fake", token_ids, params, text)
         self.submitted.append((prompt, params, options))
         self._register(stream)
         return stream

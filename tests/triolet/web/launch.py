@@ -20,8 +20,8 @@ from triolet.web.serve import Server
 
 
 class MortalEngine(FakeEngine):
-    async def submit(self, prompt: Any, params: Any, *, request_id: str | None = None) -> Any:
-        stream = await super().submit(prompt, params, request_id=request_id)
+    async def submit(self, prompt: Any, params: Any, **options: Any) -> Any:
+        stream = await super().submit(prompt, params, **options)
         if prompt == "die":
             self.die("the device is on fire")
         return stream

@@ -28,15 +28,18 @@ def fold_completion(chunks: list[Any]) -> list[Any]:
 
 
 def fold_chat(chunks: list[Any]) -> list[Any]:
-    whole: dict[str, Any] = {"index": 0, "message": {"refusal": None, "content": ""}, "logprobs": None}
+    choices: dict[int, Any] = {}
     for piece in (choice for chunk in chunks for choice in chunk["choices"]):
+        index = piece["index"]
+        empty = {"index": index, "message": {"refusal": None, "content": ""}, "logprobs": None}
+        whole = choices.setdefault(index, empty)
         whole["message"]["content"] += piece["delta"].pop("content", "")
         whole["message"] |= piece["delta"]
         if piece["logprobs"]:
             before = whole["logprobs"]["content"] if whole["logprobs"] else []
             whole["logprobs"] = piece["logprobs"] | {"content": before + piece["logprobs"]["content"]}
         whole |= {name: piece[name] for name in piece if name not in ("index", "delta", "logprobs")}
-    return [whole]
+    return [choices[index] for index in sorted(choices)]
 
 
 @pytest.mark.parametrize("tokens_per_output", [1, 3, 100])
@@ -46,7 +49,14 @@ def fold_chat(chunks: list[Any]) -> list[Any]:
         ("/v1/completions", {"prompt": "hi", "max_tokens": 100}),
         ("/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 11, "logprobs": 2}),
         ("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 1, "logprobs": 0}),
+        ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 5, "n": 3, "seed": 1, "logprobs": 0}),
+        ("/v1/completions", {"prompt": ["one", "two"], "max_tokens": 5, "echo": True, "n": 2}),
+        ("/v1/completions", {"prompt": [104, 105], "max_tokens": 5, "echo": True, "logprobs": 1}),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 0, "echo": True, "logprobs": 1}),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 4, "use_beam_search": True, "n": 2}),
         ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", CHAT | {"max_tokens": 7, "n": 3, "logprobs": True}),
+        ("/v1/chat/completions", CHAT | {"max_tokens": 7, "n": 2, "use_beam_search": True}),
         ("/v1/chat/completions", CHAT | {"max_tokens": 16, "logprobs": True, "top_logprobs": 3, "seed": 5}),
     ],
 )

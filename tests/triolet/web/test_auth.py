@@ -50,3 +50,17 @@ def test_the_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert resolve_api_key("given") == "given"
     monkeypatch.setenv("TRIOLET_API_KEY", "")
     assert resolve_api_key(None) is None
+
+
+async def test_callers_are_told_apart_by_keys_that_are_not_told(
+    anyio_backend_name: str,
+) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name) as running:
+        for key in ("Bearer one", "Bearer two", "Bearer one", None):
+            headers = {} if key is None else {"Authorization": key}
+            await running.client.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+    keys = [asked["options"].fairness_key for _, _, asked in engine.submitted]
+    assert keys[0] == keys[2] != keys[1]
+    assert keys[3] == ""
+    assert "one" not in keys[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.triolet.web.fake_engine import REPLY, FakeEngine
-from tests.triolet.web.serving import serving
+from tests.triolet.web.serving import events_of, serving
 
 from triolet.errors import OverloadedError
 
@@ -77,3 +77,22 @@ async def test_what_the_engine_refuses_it_counts_itself(anyio_backend_name: str)
         answer = await running.client.post("/v1/chat/completions", json={"messages": MESSAGES})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
     assert engine.refused == []
+
+
+async def test_every_choice_of_a_stream_has_its_role_and_its_end(anyio_backend_name: str) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "max_tokens": 3, "stream": True}
+    async with serving(FakeEngine(reply="xyz"), anyio_backend_name) as running:
+        events = events_of((await running.client.post("/v1/chat/completions", json=body)).text)
+    choices = [choice for event in events[:-1] for choice in event["choices"]]
+    for index in (0, 1):
+        mine = [choice for choice in choices if choice["index"] == index]
+        assert mine[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(choice["delta"].get("content", "") for choice in mine) == "xyz"
+        assert [choice["finish_reason"] for choice in mine if choice["finish_reason"]] == ["stop"]
+
+
+async def test_prompt_logprobs_belong_to_the_whole_answer(anyio_backend_name: str) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "max_tokens": 3, "prompt_logprobs": 0}
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        answer = (await running.client.post("/v1/chat/completions", json=body)).json()
+    assert [position and list(position) for position in answer["prompt_logprobs"]] == [None, [str(ord("i"))]]

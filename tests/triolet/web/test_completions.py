@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.triolet.web.fake_engine import REPLY, FakeEngine
 from tests.triolet.web.serving import events_of, serving
+
+from triolet.request import RequestOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +55,60 @@ async def test_a_stream_of_several_prompts_tells_them_apart(anyio_backend_name: 
         mine = [choice for choice in choices if choice["index"] == index]
         assert "".join(choice["text"] for choice in mine) == "xyz"
         assert [choice["finish_reason"] for choice in mine] == [None, None, "stop"]
+
+
+async def complete(anyio_backend_name: str, engine: FakeEngine | None = None, **body: Any) -> Any:
+    async with serving(engine or FakeEngine(reply="xyz"), anyio_backend_name) as running:
+        response = await running.client.post("/v1/completions", json={"max_tokens": 2} | body)
+    return response.json()
+
+
+async def test_choices_of_a_prompt_stand_together_and_tell_their_seeds(anyio_backend_name: str) -> None:
+    answer = await complete(anyio_backend_name, prompt=["a", "bb"], n=2, seed=7)
+    assert [(choice["index"], choice["seed"]) for choice in answer["choices"]] == [
+        (0, 7),
+        (1, 8),
+        (2, 7),
+        (3, 8),
+    ]
+    assert answer["usage"]["prompt_tokens"] == 3, "each prompt counts once"
+    assert answer["usage"]["completion_tokens"] == 8, "and each choice"
+
+
+async def test_an_echo_begins_with_the_prompt(anyio_backend_name: str) -> None:
+    answer = await complete(anyio_backend_name, prompt="ab", echo=True, logprobs=1, n=2)
+    for choice in answer["choices"]:
+        assert choice["text"] == "abxy"
+        assert choice["logprobs"]["tokens"] == ["a", "b", "x", "y"]
+        assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3]
+        assert choice["logprobs"]["token_logprobs"] == [None, -0.25, -0.25, -0.25]
+        assert choice["logprobs"]["top_logprobs"][0] is None
+        assert "prompt_logprobs" not in choice
+    assert answer["usage"]["completion_tokens"] == 4
+
+
+async def test_the_prompt_alone(anyio_backend_name: str) -> None:
+    answer = await complete(anyio_backend_name, prompt="ab", echo=True, logprobs=1, max_tokens=0)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
+    assert choice["logprobs"]["tokens"] == ["a", "b"]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+async def test_a_cut_prompt_is_echoed_as_it_was_cut(anyio_backend_name: str) -> None:
+    answer = await complete(anyio_backend_name, prompt="ab", echo=True, truncate_prompt_tokens=9)
+    assert answer["choices"][0]["text"] == "abxy"
+
+
+async def test_prompt_logprobs_by_position_and_token(anyio_backend_name: str) -> None:
+    answer = await complete(anyio_backend_name, prompt="ab", prompt_logprobs=1)
+    first, second = answer["choices"][0]["prompt_logprobs"]
+    assert first is None
+    assert second == {str(ord("b")): {"logprob": -0.5, "rank": 1, "decoded_token": "b"}}
+
+
+async def test_how_it_is_to_be_served_reaches_the_engine(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    await complete(anyio_backend_name, engine, prompt="a", user="ann", cache_salt="s", timeout=5)
+    ((_, _, asked),) = engine.submitted
+    assert asked["options"] == RequestOptions(fairness_key="ann", cache_salt="s", timeout=5)

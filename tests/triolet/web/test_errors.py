@@ -49,7 +49,7 @@ CASES = [
     Case(COMPLETIONS, {"prompt": [-1]}, param="prompt[0]"),
     Case(COMPLETIONS, {}, param="prompt"),
     Case(COMPLETIONS, {"prompt": "x", "temperature": "hot"}, param="temperature"),
-    Case(COMPLETIONS, {"prompt": "x", "n": 2}, param="n"),
+    Case(COMPLETIONS, {"prompt": "x", "n": 129}, param="n"),
     Case(COMPLETIONS, {"prompt": "x", "stream": 1}, param="stream"),
     Case(COMPLETIONS, {"prompt": "x", "model": "other"}, 404, "model", "model_not_found"),
     Case(COMPLETIONS, {"prompt": "x" * 5000}, 400, "prompt", "context_length_exceeded"),

@@ -30,7 +30,7 @@ def test_no_field_is_both_served_and_ignored() -> None:
 
 
 def test_known_and_harmless_fields_pass_unread() -> None:
-    check_other_fields({"a": msgspec.Raw(b"?"), "user": msgspec.Raw(b"?")}, {"a"}, {})
+    check_other_fields({"a": msgspec.Raw(b"?"), "store": msgspec.Raw(b"?")}, {"a"}, {})
 
 
 @pytest.mark.parametrize(

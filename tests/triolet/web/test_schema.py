@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
-from triolet.sampling_params import RequestOutputKind, SamplingParams
+from triolet.request import RequestOptions
+from triolet.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from triolet.web.schema import MAX_PROMPTS, ChatBody, CompletionBody, decode_body
 
 USER = {"role": "user", "content": "hi"}
@@ -23,35 +24,43 @@ def chat(**fields: Any) -> ChatBody:
     return decode_body(json.dumps({"messages": [USER]} | fields).encode(), ChatBody)
 
 
+def sampling(body: CompletionBody | ChatBody) -> SamplingParams:
+    params = body.params()
+    assert isinstance(params, SamplingParams)
+    return params
+
+
 def test_a_bare_completion_has_the_defaults_of_the_api() -> None:
-    params = completion().sampling_params()
+    params = completion().params()
     assert params == SamplingParams(max_tokens=16, output_kind=RequestOutputKind.DELTA)
 
 
 def test_a_bare_chat_may_use_all_that_fits() -> None:
-    assert chat().sampling_params().max_tokens is None
+    assert chat().params().max_tokens is None
 
 
 def test_every_sampling_field_reaches_the_parameters() -> None:
     fields: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "max_tokens": 7,
         "stop": ["a", "b"], "stop_token_ids": [1], "include_stop_str_in_output": True,
-        "ignore_eos": True, "skip_special_tokens": False,
+        "ignore_eos": True, "skip_special_tokens": False, "n": 3, "presence_penalty": 0.5,
+        "frequency_penalty": -0.5, "repetition_penalty": 1.5, "logit_bias": {"5": 1, "7": -100},
+        "bad_words": ["x"], "allowed_token_ids": [1, 2], "min_tokens": 2, "prompt_logprobs": 1,
+        "truncate_prompt_tokens": -1,
     }  # fmt: skip
-    expected = SamplingParams(
-        **(fields | {"stop": ("a", "b"), "stop_token_ids": (1,)}), output_kind=RequestOutputKind.DELTA
-    )
-    assert completion(**fields).sampling_params() == expected
-    assert chat(**fields).sampling_params() == expected
+    chosen = fields | {"stop": ("a", "b"), "logit_bias": {5: 1, 7: -100}}
+    expected = SamplingParams(**chosen, output_kind=RequestOutputKind.DELTA)
+    assert completion(**fields).params() == expected
+    assert chat(**fields).params() == expected
 
 
 def test_null_means_not_given() -> None:
     nulls = dict.fromkeys(("temperature", "stop", "seed", "max_tokens", "logprobs", "stream", "tools", "new"))
-    assert completion(**nulls).sampling_params() == completion().sampling_params()
+    assert completion(**nulls).params() == completion().params()
 
 
 def test_a_single_stop_is_not_taken_letter_by_letter() -> None:
-    assert completion(stop="END").sampling_params().stop == ("END",)
+    assert sampling(completion(stop="END")).stop == ("END",)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +84,15 @@ def test_mixed_empty_and_endless_prompts_are_refused(prompt: Any) -> None:
 
 
 def test_chat_logprobs_are_the_number_of_top_tokens() -> None:
-    assert chat().sampling_params().logprobs is None
-    assert chat(logprobs=True).sampling_params().logprobs == 0
-    assert chat(logprobs=True, top_logprobs=5).sampling_params().logprobs == 5
-    assert chat(logprobs=False, top_logprobs=0).sampling_params().logprobs is None
+    assert sampling(chat()).logprobs is None
+    assert sampling(chat(logprobs=True)).logprobs == 0
+    assert sampling(chat(logprobs=True, top_logprobs=5)).logprobs == 5
+    assert sampling(chat(logprobs=False, top_logprobs=0)).logprobs is None
 
 
 def test_both_names_of_the_token_limit_mean_the_same() -> None:
-    assert chat(max_completion_tokens=5).sampling_params().max_tokens == 5
-    assert chat(max_completion_tokens=5, max_tokens=5).sampling_params().max_tokens == 5
+    assert chat(max_completion_tokens=5).params().max_tokens == 5
+    assert chat(max_completion_tokens=5, max_tokens=5).params().max_tokens == 5
 
 
 @pytest.mark.parametrize(
@@ -101,23 +110,11 @@ def test_the_name_of_the_token_limit_in_an_error_is_the_one_sent(given: str, rai
     assert caught.value.param == param
 
 
-def test_messages_are_flattened_for_the_template() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    body = chat(messages=[
-        {"role": "developer", "content": "rules"},
-        {"role": "user", "content": parts, "name": "ann"},
-        {"role": "assistant", "content": None, "refusal": None, "tool_calls": None, "annotations": []},
-    ])  # fmt: skip
-    assert body.message_mappings() == [
-        {"role": "system", "content": "rules"},
-        {"role": "user", "content": "a\nb", "name": "ann"},
-        {"role": "assistant", "content": ""},
-    ]
-
-
 def used(make: Callable[..., ChatBody], fields: dict[str, Any]) -> None:
     body = make(**fields)
-    body.sampling_params()
+    with body.blaming_its_own_fields():
+        body.params()
+    body.options("")
     body.message_mappings()
 
 
@@ -168,11 +165,39 @@ def message(**fields: Any) -> dict[str, Any]:
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
         ({"n": True}, "n"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"frequency_penalty": -1}, "frequency_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -3}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": "no"}, "bad_words"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"priority": 1.5}, "priority"),
+        ({"cache_salt": "x" * 257}, "cache_salt"),
+        ({"timeout": 0}, "timeout"),
+        ({"queue_timeout": "5"}, "queue_timeout"),
+        ({"first_token_timeout": -1}, "first_token_timeout"),
+        ({"user": 5}, "user"),
+        ({"length_penalty": 2}, "length_penalty"),
+        ({"use_beam_search": True}, "max_completion_tokens"),
+        ({"use_beam_search": True, "max_tokens": 5, "temperature": 0.5}, "temperature"),
+        ({"use_beam_search": True, "max_tokens": 5, "logprobs": True}, "logprobs"),
+        ({"use_beam_search": True, "max_tokens": 5, "stop": "x"}, "stop"),
+        ({"use_beam_search": True, "max_tokens": 5, "n": 65}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"echo": True}, "echo"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"nonsense": 1}, "nonsense"),
@@ -186,23 +211,59 @@ def test_a_wrong_or_unserved_field_is_named(fields: dict[str, Any], param: str) 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"echo": True}, {"suffix": "end"}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": True}]
+    "fields", [{"suffix": "end"}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": True}, {"max_tokens": 0}]
 )
 def test_a_wrong_or_unserved_field_of_a_completion_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        completion(**fields).sampling_params()
+        completion(**fields).params()
     assert caught.value.param == next(iter(fields))
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "tools": []},
+        {
+            "n": 1,
+            "echo": False,
+            "best_of": 1,
+            "presence_penalty": 0,
+            "frequency_penalty": 0.0,
+            "logit_bias": {},
+            "tools": [],
+        },
         {"tool_choice": "none", "response_format": {"type": "text"}, "parallel_tool_calls": True},
         {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
         {"repetition_penalty": 1.0, "min_tokens": 0, "use_beam_search": False, "priority": 0},
+        {"length_penalty": 1, "early_stopping": False, "bad_words": [], "logit_bias": {}},
         {"chat_template_kwargs": {}, "modalities": ["text"], "verbosity": None},
     ],
 )
 def test_values_that_ask_for_nothing_are_accepted(fields: dict[str, Any]) -> None:
-    assert chat(**fields).sampling_params() == chat().sampling_params()
+    assert sampling(chat(**fields)).replace(logit_bias=None) == chat().params()
+
+
+def test_how_it_is_to_be_served() -> None:
+    fields: dict[str, Any] = {
+        "priority": -3, "cache_salt": "s", "timeout": 9, "queue_timeout": 1.5, "first_token_timeout": 2,
+    }  # fmt: skip
+    assert chat(**fields).options("key") == RequestOptions(**fields, fairness_key="key")
+    assert completion(**fields, user="ann").options("key").fairness_key == "ann"
+    assert completion(user="x" * 1000).options("").fairness_key == "x" * 256
+
+
+def test_a_beam_search_has_as_many_beams_as_choices() -> None:
+    fields: dict[str, Any] = {
+        "use_beam_search": True, "n": 3, "max_tokens": 5, "length_penalty": 0.5, "ignore_eos": True,
+        "include_stop_str_in_output": True, "temperature": 0, "top_p": 1, "stop": [],
+    }  # fmt: skip
+    expected = BeamSearchParams(
+        beam_width=3, max_tokens=5, length_penalty=0.5, ignore_eos=True, include_stop_str_in_output=True
+    )
+    assert completion(**fields).params() == expected
+    assert chat(**fields).params() == expected
+
+
+def test_an_echo_with_logprobs_asks_for_those_of_the_prompt() -> None:
+    assert completion(echo=True, logprobs=2).params() == completion(logprobs=2, prompt_logprobs=2).params()
+    assert completion(echo=True).params() == completion().params()
+    assert completion(echo=True, max_tokens=0).params() == completion(max_tokens=1).params()

@@ -16,6 +16,7 @@ from triolet.statistics import EngineState
 from triolet.web.answer import AnswerHead
 from triolet.web.chat import ChatShape
 from triolet.web.generation import Generation, submit_all
+from triolet.web.schema import ChatBody, StreamOptions
 from triolet.web.sse import DONE, PING, EventStream, event_stream_response
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +34,13 @@ async def generation_of(engine: FakeEngine, **options: Any) -> Generation:
     return await submit_all([partial(engine.submit, "hi", params)])
 
 
+def chat_shape(*, is_usage_included: bool = False) -> ChatShape:
+    body = ChatBody(messages=[], stream_options=StreamOptions(include_usage=is_usage_included))
+    return ChatShape(HEAD, ByteTokenizer(), body)
+
+
 async def stream_of(engine: FakeEngine, *, is_usage_included: bool = False) -> EventStream:
-    shape = ChatShape(HEAD, ByteTokenizer(), is_usage_included=is_usage_included)
+    shape = chat_shape(is_usage_included=is_usage_included)
     generation = await generation_of(engine)
     return EventStream(generation, shape, await generation.next(0), ping_interval=0)
 
@@ -118,7 +124,7 @@ async def test_leaving_it_aborts_at_once() -> None:
 
 async def test_cancelling_it_aborts_at_once() -> None:
     engine = ready_engine(hold_at=1)
-    shape = ChatShape(HEAD, ByteTokenizer(), is_usage_included=False)
+    shape = chat_shape()
     generation = await generation_of(engine)
     stream = EventStream(generation, shape, await generation.next(), ping_interval=1000)
     await anext(stream)
@@ -132,7 +138,7 @@ async def test_an_early_failure_is_raised_before_anything_is_sent() -> None:
     engine = ready_engine(hold_at=0)
     generation = await generation_of(engine)
     engine.fail_all(EngineGenerateError("lost"))
-    shape = ChatShape(HEAD, ByteTokenizer(), is_usage_included=False)
+    shape = chat_shape()
     with pytest.raises(EngineGenerateError):
         await event_stream_response(generation, shape, ping_interval=10)
     assert engine.num_open == 0

@@ -1,0 +1,70 @@
+"""The messages of a chat request: strict types, and how they become what chat templates take.
+
+Knows nothing of the engine or of the rest of a body.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from triolet.errors import InvalidRequestError
+
+__all__ = ["ContentPart", "Message"]
+
+ROLES = frozenset({"system", "developer", "user", "assistant"})
+
+
+class ContentPart(Struct):
+    """A part of a message. Only ``{"type": "text", "text": …}`` is served."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Struct, forbid_unknown_fields=True):
+    """One message of a chat. The fields after ``name`` are what clients send back with an old answer."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    def as_mapping(self, index: int) -> dict[str, Any]:
+        """The message as chat templates take it; ``developer`` is the newer name of ``system``."""
+        where = f"messages[{index}]"
+        for name in ("refusal", "audio", "function_call", "tool_calls", "tool_call_id", "reasoning_content"):
+            if getattr(self, name):
+                raise InvalidRequestError(
+                    f"{where}.{name}: this server does not support it; remove it", param=f"{where}.{name}"
+                )
+        if self.role not in ROLES:
+            raise InvalidRequestError(
+                f"{where}.role: must be one of {', '.join(sorted(ROLES))}, got {self.role!r}",
+                param=f"{where}.role",
+            )
+        role = "system" if self.role == "developer" else self.role
+        message = {"role": role, "content": self._text(where)}
+        return message | {"name": self.name} if self.name else message
+
+    def _text(self, where: str) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        if self.content is None:
+            if self.role != "assistant":
+                raise InvalidRequestError(f"{where}.content: missing", param=f"{where}.content")
+            return ""
+        for number, part in enumerate(self.content):
+            if part.type != "text" or part.text is None:
+                raise InvalidRequestError(
+                    f"{where}.content[{number}]: only parts of type 'text' are served, got {part.type!r}",
+                    param=f"{where}.content[{number}]",
+                )
+        return "\n".join(part.text or "" for part in self.content)
