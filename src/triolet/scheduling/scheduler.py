@@ -246,11 +246,19 @@ class Scheduler:
             for sequence in sorted(self._table.running.values(), key=lambda sequence: sequence.rank)
             if self._is_ready_to_decode(sequence) and self._grow_or_preempt(sequence)
         ]
+        if self.config.speculation == "off":
+            for sequence in decodes:
+                step.add(sequence, 1)
+        else:
+            self._add_with_drafts(step, decodes)
+
+    def _add_with_drafts(self, step: _Step, decodes: list[Sequence]) -> None:
+        """Add decodes and, as far as budget and free blocks reach, guesses at what comes after them."""
         num_prompt_tokens = sum(sequence.num_pending_tokens for sequence in self._prompts())
-        num_step_tokens = min(len(decodes) + num_prompt_tokens, step.budget)
+        break_even = self._speculator.break_even(min(len(decodes) + num_prompt_tokens, step.budget))
         for index, sequence in enumerate(decodes):
             room = step.budget - (len(decodes) - index)
-            step.add(sequence, 1, self._draft(sequence, room, num_step_tokens))
+            step.add(sequence, 1, self._draft(sequence, room, break_even))
 
     def _is_ready_to_decode(self, sequence: Sequence) -> bool:
         if sequence.status is not SequenceStatus.RUNNING or sequence.num_pending_tokens != 1:
@@ -274,12 +282,11 @@ class Scheduler:
                 return False
         return True
 
-    def _draft(self, sequence: Sequence, room: int, num_step_tokens: int) -> Draft:
-        """Guesses to go with a decode: up to ``room`` of them, if there are blocks for them."""
-        if sequence.speculation is None or sequence.num_samples_in_flight:
+    def _draft(self, sequence: Sequence, room: int, break_even: float) -> Draft:
+        is_known = sequence.is_begun and not sequence.num_samples_in_flight
+        if sequence.speculation is None or not is_known:
             return NO_DRAFT
         limit = min(room, sequence.max_length - len(sequence.token_ids) - 1)
-        break_even = self._speculator.break_even(num_step_tokens)
         draft = sequence.speculation.propose(sequence.token_ids, limit, break_even)
         return draft if self._table.grow(sequence, 1 + draft.num_tokens) else NO_DRAFT
 

@@ -91,6 +91,11 @@ class Sequence:
         return self.priority, self.arrival
 
     @property
+    def is_begun(self) -> bool:
+        """Whether the runner has heard of it since it was last admitted."""
+        return self.blocks.num_told > 0
+
+    @property
     def num_pending_tokens(self) -> int:
         """Positions still to be scheduled; 0 once the tokens in flight are certain to be the last.
 
