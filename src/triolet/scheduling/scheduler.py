@@ -266,7 +266,7 @@ class Scheduler:
         if sequence.speculation is None or not sequence.num_samples_in_flight:
             return True
         # Guesses need the token in flight, and where they pay they gain more than a step under way does.
-        return not sequence.speculation.length_for(self._speculator.break_even(self.num_running))
+        return not sequence.speculation.is_due(self._speculator.break_even(self.num_running))
 
     def _grow_or_preempt(self, sequence: Sequence) -> bool:
         """Have a block for the sequence's next position; False if it has to do without.
@@ -283,8 +283,10 @@ class Scheduler:
         return True
 
     def _draft(self, sequence: Sequence, room: int, break_even: float) -> Draft:
-        is_known = sequence.is_begun and not sequence.num_samples_in_flight
-        if sequence.speculation is None or not is_known:
+        if sequence.speculation is None:
+            return NO_DRAFT
+        if sequence.num_samples_in_flight or not sequence.is_begun:
+            sequence.speculation.skip()
             return NO_DRAFT
         limit = min(room, sequence.max_length - len(sequence.token_ids) - 1)
         draft = sequence.speculation.propose(sequence.token_ids, limit, break_even)

@@ -7,9 +7,9 @@ Guesses of a draft model cost its own steps as well.
 
 If each guess is right with chance p, the j-th in a row is kept with chance pʲ; so guessing goes as far as pʲ
 is above the break-even. Each sequence keeps its own running estimate of p: its guesses get longer as they are
-right, shorter as they are wrong. Where not even the first pays, one is tried every few steps, and twice as
-many steps later after each failure. A new sequence starts from what all together have seen, so that a
-workload without repetition soon costs next to nothing.
+right, shorter as they are wrong. Where not even the first pays, one is tried every few steps, twice as many
+steps later after each failure, and at once again after a success. A new sequence starts from what all
+together have seen, so that a workload without repetition soon costs next to nothing.
 
 This module knows nothing of sequences, blocks or a clock.
 """
@@ -34,7 +34,8 @@ MAX_ACCEPTANCE = 0.999
 SEQUENCE_RATE = 1 / 8
 GLOBAL_RATE = 1 / 64
 MIN_PAUSE = 8
-MAX_PAUSE = 512
+MAX_PAUSE = 64
+"""Steps: a guess in 64 costs less than 1 %, and repetition that begins late is noticed soon enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,24 @@ class SequenceSpeculation:
 
     def propose(self, token_ids: Sequence[int], limit: int, break_even: float) -> Draft:
         """Guess at up to ``limit`` tokens after ``token_ids``, those that are worth it (see the module)."""
-        length = self.length_for(break_even)
-        if length == 0:
-            self.num_paused += 1
-            length = int(self.num_paused >= self.pause)
-        length = min(length, limit)
+        if not self.is_due(break_even):
+            self.skip()
+            return NO_DRAFT
+        length = min(limit, max(1, self.length_for(break_even)))
         if length < 1:
             return NO_DRAFT
         if self.drafter is None:
             return Draft(length)
         draft = self.drafter.propose(token_ids, length)
         return Draft(len(draft), draft)
+
+    def is_due(self, break_even: float) -> bool:
+        """Whether the next step is to have a guess, because it pays or to see whether it would."""
+        return self.num_paused + 1 >= self.pause or self.length_for(break_even) > 0
+
+    def skip(self) -> None:
+        """A step goes by without a guess."""
+        self.num_paused += 1
 
     def length_for(self, break_even: float) -> int:
         """How many guesses in a row are each kept with a chance of at least ``break_even``."""
@@ -86,7 +94,7 @@ class SequenceSpeculation:
         """So many of the guesses in a step were right."""
         self.acceptance = _update(self.acceptance, SEQUENCE_RATE, num_proposed, num_accepted)
         self.num_paused = 0
-        self.pause = MIN_PAUSE if num_accepted else min(2 * self.pause, MAX_PAUSE)
+        self.pause = 1 if num_accepted else min(max(MIN_PAUSE, 2 * self.pause), MAX_PAUSE)
 
 
 class Speculator:

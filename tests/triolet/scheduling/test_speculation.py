@@ -10,7 +10,6 @@ from triolet.request import Request
 from triolet.scheduling.speculation import (
     MAX_ACCEPTANCE,
     MAX_PAUSE,
-    MIN_PAUSE,
     Draft,
     SequenceSpeculation,
     Speculator,
@@ -86,7 +85,7 @@ def test_what_does_not_pay_is_tried_ever_more_seldom() -> None:
         if draft.num_tokens:
             guesses.append(step)
             speculation.record(draft.num_tokens, 0)
-    assert len(guesses) < 30
+    assert len(guesses) < 80
     assert guesses[-1] - guesses[-2] == MAX_PAUSE
 
 
@@ -98,8 +97,21 @@ def test_what_pays_again_is_taken_up_again() -> None:
         draft = speculation.propose(REPETITIVE, 8, 0.25)
         if draft.num_tokens:
             speculation.record(draft.num_tokens, draft.num_tokens)
-    assert speculation.pause == MIN_PAUSE
+    assert speculation.pause == 1
     assert speculation.propose(REPETITIVE, 8, 0.25).num_tokens == 8
+
+
+def test_after_a_success_it_is_tried_again_at_once() -> None:
+    speculation = start()
+    while speculation.length_for(0.9):
+        speculation.record(4, 0)
+    num_steps = 0
+    while not speculation.length_for(0.9):
+        num_steps += 1
+        draft = speculation.propose(REPETITIVE, 8, 0.9)
+        if draft.num_tokens:
+            speculation.record(draft.num_tokens, draft.num_tokens)
+    assert num_steps < MAX_PAUSE + 20
 
 
 def test_a_new_sequence_starts_from_what_the_others_have_seen() -> None:
