@@ -93,12 +93,15 @@ class Sampler:
         return [self._commit(row, entry) for row, entry in zip(rows, sampled, strict=True)]
 
     def _commit(self, row: PlanRow, sampled: SampledRow) -> SampledRow:
-        if sampled.error is None:
+        if sampled.error is not None:
+            return sampled
+        try:
             self._adjuster.commit(row, sampled.token_ids)
             error = self._grammars.commit(row, sampled.token_ids)
-            if error is not None:
-                return SampledRow(token_ids=(0,), error=error)
-        return sampled
+        except Exception as exc:
+            # Not passed on: rows before this one are committed, so the step must not be run again.
+            error = f"{type(exc).__name__}: {exc}"
+        return sampled if error is None else SampledRow(token_ids=(0,), error=error)
 
     def _sample_chunk(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
         requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]

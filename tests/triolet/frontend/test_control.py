@@ -12,6 +12,7 @@ from tests.fakes import FakeRunner, fake_client
 from triolet import Engine, FinishReason, SamplingParams
 from triolet.errors import InvalidRequestError, OverloadedError
 from triolet.frontend.stream import RequestStream
+from triolet.request import RequestOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -138,3 +139,16 @@ async def test_an_engine_that_does_not_serve_is_not_controlled(byte_model: Path)
         await engine.pause()
     with pytest.raises(OverloadedError, match="stopped"):
         await engine.resume()
+
+
+async def test_a_late_request_has_what_there_is(engine: Engine, runner: FakeRunner) -> None:
+    async with await engine.submit(
+        "abc", SamplingParams(max_tokens=400), options=RequestOptions(timeout=0.5)
+    ) as stream:
+        await stream.wait_ready()
+        runner.gate.clear()
+        text, end = await text_and_end(stream)
+    assert text.startswith("d")
+    assert end is FinishReason.TIMEOUT
+    runner.gate.set()
+    assert engine.statistics().outcomes == {"timeout": 1}
