@@ -19,6 +19,7 @@ from triolet.args import EngineArgs
 from triolet.core.control import PauseMode, SleepPart, check_level
 from triolet.core.engine_core import CoreFactory, EngineCore, load_core
 from triolet.errors import InvalidRequestError, RequestError
+from triolet.frontend.exclusive import Exclusive
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
 from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
@@ -34,7 +35,8 @@ logger = logging.getLogger("triolet.engine")
 class LLMEngine:
     """Loads a model and runs requests step by step; close it, or use it in a ``with``.
 
-    Raises ModelLoadError or UsageError when the model cannot be loaded. Not safe to share between threads.
+    Raises ModelLoadError or UsageError when the model cannot be loaded. For one thread at a time:
+    RuntimeError in another that calls meanwhile.
     """
 
     def __init__(
@@ -57,6 +59,12 @@ class LLMEngine:
         )
         self._outputs = OutputProcessor(FrontendStatistics())
         self._states: dict[str, RequestState] = {}
+        self.exclusive = Exclusive("LLM")
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> Self:
+        """One with these options."""
+        return cls(args)
 
     def add_request(
         self,
@@ -98,11 +106,12 @@ class LLMEngine:
         paused with requests that wait, which ends none: they would wait for ever.
         """
         core = self._open_core()
-        try:
-            outputs = self._process(core, core.step())
-        except BaseException:
-            self.abort_all()
-            raise
+        with self.exclusive.held():
+            try:
+                outputs = self._process(core, core.step())
+            except BaseException:
+                self.abort_all()
+                raise
         if not outputs and core.is_quiet and self.has_unfinished_requests():
             raise RuntimeError("the engine is paused; its requests go on after resume() or wake_up()")
         return outputs
@@ -122,6 +131,7 @@ class LLMEngine:
 
     def abort_all(self) -> None:
         """End every request, also after something was interrupted half-way."""
+        self.exclusive.check()
         if self._core is not None:
             self._core.reset()
         self._outputs.abort_all(time.monotonic())
@@ -201,6 +211,7 @@ class LLMEngine:
         self.close()
 
     def _open_core(self) -> EngineCore:
+        self.exclusive.check()
         if self._core is None:
             raise RuntimeError("the engine is closed")
         return self._core
@@ -211,10 +222,11 @@ class LLMEngine:
         if request_id in self._states:
             raise InvalidRequestError(f"request_id: {request_id!r} is in use", param="request_id")
         core = self._open_core()
-        state = prepare(request_id=request_id)
-        _send(core, state.requests)
-        self._outputs.add(state)
-        self._states[request_id] = state
+        with self.exclusive.held():
+            state = prepare(request_id=request_id)
+            _send(core, state.requests)
+            self._outputs.add(state)
+            self._states[request_id] = state
 
     def _process(self, core: EngineCore, outputs: Sequence[TokenOutput]) -> list[RequestOutput]:
         processed = self._outputs.process(outputs, time.monotonic())
