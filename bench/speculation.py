@@ -40,7 +40,8 @@ def multiply(a, b):
     return a * b
 """
 _COLUMNS = (
-    "workload", "batch", "speculation", "decode_tokens_per_s", "ratio", "tokens_per_step", "acceptance",
+    "workload", "batch", "speculation", "decode_tokens_per_s", "ratio", "tokens_per_step", "num_draft_tokens",
+    "acceptance",
 )  # fmt: skip
 
 
@@ -78,6 +79,7 @@ def run_batch(
     return {
         "decode_tokens_per_s": (sum(num_tokens.values()) - num_first) / seconds,
         "tokens_per_step": (sum(num_tokens.values()) - num_first) / num_steps / batch,
+        "num_draft_tokens": num_drafts,
         "acceptance": (after.num_accepted_tokens - before.num_accepted_tokens) / num_drafts
         if num_drafts
         else 0.0,
@@ -92,13 +94,15 @@ def _run_in_turn(
     max_tokens: int,
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """The median of each kind over all rounds, and of its ratio to ``off`` in the same round."""
+    """The median of each kind over all rounds, and of its ratio to the first kind in the same round."""
     measured: dict[str, list[dict[str, Any]]] = {kind: [] for kind in engines}
     for number in range(rounds):
+        base = 0.0
         for kind, (engine, core) in engines.items():
             index = 1000 * batch + number
             row = run_batch(engine, core, workload=workload, batch=batch, max_tokens=max_tokens, index=index)
-            row["ratio"] = row["decode_tokens_per_s"] / (measured["off"] or [row])[-1]["decode_tokens_per_s"]
+            base = base or row["decode_tokens_per_s"]
+            row["ratio"] = row["decode_tokens_per_s"] / base
             measured[kind].append(row)
     return [
         {
