@@ -28,6 +28,7 @@ class KVCacheConfig:
     """What decides how large the blocks are, and how many of them a sequence takes.
 
     ``windows``: that of each layer. Groups are numbered as in :attr:`ModelConfig.group_windows`.
+    ``draft_bytes_per_block``: what a block of each group takes in the tensors of a draft model, if any.
     """
 
     windows: tuple[int | None, ...]
@@ -38,6 +39,7 @@ class KVCacheConfig:
     max_num_batched_tokens: int
     dtype: torch.dtype
     device: torch.device
+    draft_bytes_per_block: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -66,8 +68,12 @@ class KVCacheConfig:
         return 2 * self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
 
     def bytes_per_block(self, group: int) -> int:
-        """Bytes of one block over all layers of the group."""
-        return self.windows.count(self.group_windows[group]) * self.bytes_per_layer_block
+        """Bytes of one block over all layers of the group, those of a draft model included."""
+        draft_bytes = self.draft_bytes_per_block[group] if self.draft_bytes_per_block else 0
+        return self.num_layers_of(group) * self.bytes_per_layer_block + draft_bytes
+
+    def num_layers_of(self, group: int) -> int:
+        return self.windows.count(self.group_windows[group])
 
     def num_blocks_for(self, num_tokens: int, group: int) -> int:
         """Most blocks of the group that one sequence of ``num_tokens`` owns at any time."""
@@ -106,12 +112,12 @@ def allocate_kv_cache(config: KVCacheConfig, num_blocks: Sequence[int]) -> KVCac
 
 
 def _allocate_group(config: KVCacheConfig, group: int, num_blocks: int) -> KVCacheTensors:
-    num_layers = config.windows.count(config.group_windows[group])
+    num_layers = config.num_layers_of(group)
     shape = (num_layers, 2, num_blocks, config.num_kv_heads, config.block_size, config.head_dim)
     if config.device.type == "cpu":
         # Private: first writes to shared pages by two threads at once were seen to take twenty times as long.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        pages = mmap.mmap(-1, num_blocks * config.bytes_per_block(group), flags=private)
+        pages = mmap.mmap(-1, num_layers * num_blocks * config.bytes_per_layer_block, flags=private)
         cache = torch.frombuffer(pages, dtype=config.dtype).view(shape)
     else:
         cache = torch.zeros(shape, dtype=config.dtype, device=config.device)

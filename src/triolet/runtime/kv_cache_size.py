@@ -95,7 +95,7 @@ def _bytes_asked_for(args: EngineArgs, config: KVCacheConfig) -> tuple[str, int]
 
 def _bytes_per_block(config: KVCacheConfig) -> int:
     """Bytes of one block in all layers."""
-    return len(config.windows) * config.bytes_per_layer_block
+    return sum(config.bytes_per_block(group) for group in range(len(config.group_windows)))
 
 
 def _memory_share(config: KVCacheConfig) -> float:

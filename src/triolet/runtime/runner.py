@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -26,19 +26,23 @@ from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
+from triolet.runtime.draft_loading import DraftFit
+from triolet.runtime.draft_model import DraftModel
 from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
 from triolet.runtime.kv_cache_size import choose_sizes
 from triolet.runtime.memory import available_memory
 from triolet.runtime.prompt_logprobs import prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory
 from triolet.runtime.sampler import Sampler
-from triolet_kernels.ops import AttentionBatch, select_ops
+from triolet_kernels.ops import AttentionBatch, Ops, select_ops
 
 __all__ = ["Model", "ModelRunner"]
 
 logger = logging.getLogger("triolet.runtime")
 
 WARM_UP_TOKENS = 64
+
+M = TypeVar("M")
 
 
 class Model(Protocol):
@@ -77,6 +81,7 @@ class ModelRunner:
         device: torch.device,
         sampler: Sampler | None = None,
         sources: Sources[Model, KVCacheTensors] | None = None,
+        draft_model: DraftModel | None = None,
     ) -> None:
         """``sampler`` None is one for ``vocab_size`` with everything as usual."""
         self.block_size = kv_cache[0][0].shape[2]
@@ -86,6 +91,7 @@ class ModelRunner:
         self._model: Model | None = model
         self._kv_cache = kv_cache
         self._sources = sources
+        self._draft_model = draft_model
         self._num_threads_before: int | None = None
         self._sampler = sampler or Sampler(vocab_size)
         self._batch_builder = BatchBuilder(
@@ -149,16 +155,17 @@ class ModelRunner:
         )
 
         # A context for which there is no memory even now is refused before anything of its size is made.
+        fit = DraftFit.of(args, config, cache_config, on_phase)
+        if fit is not None:
+            cache_config = fit.share_cache(cache_config)
         num_positions, _ = choose_sizes(args, config, cache_config, available_memory(device))
-        try:
-            ops = select_ops(
-                device, is_reference=args.kernels == "reference", num_threads=torch.get_num_threads()
-            )
-        except ValueError as error:
-            raise UsageError(str(error), param="kernels") from error
+        if fit is not None:
+            fit.check_context(num_positions)
+        ops = _select_ops(args, device)
         load = torch.inference_mode()(load_model)
         read = partial(load, ops=ops, dtype=dtype, device=device, num_positions=num_positions)
         model = read(checkpoint, on_tensor=partial(on_phase, "loading weights"))
+        draft = None if fit is None else fit.read(ops, num_positions, on_phase)
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")
@@ -180,7 +187,12 @@ class ModelRunner:
             sampler=Sampler(
                 config.vocab_size, ops=ops, logprobs_mode=args.logprobs_mode, constraints=constraints
             ),
-            sources=Sources(partial(_read_again, files, args, read), allocate),
+            sources=Sources(partial(_read_again, args, partial(_read_files, files, read)), allocate),
+            draft_model=None
+            if fit is None or draft is None
+            else fit.join(
+                draft, ops, num_blocks, partial(_read_again, args, partial(fit.read, ops, num_positions))
+            ),
         )
 
     @torch.inference_mode()
@@ -192,12 +204,15 @@ class ModelRunner:
         assert self._model is not None, "the runner is closed or has no weights now"
         assert self._kv_cache, "there is no KV cache now"
         self._sampler.begin(plan.rows)
-        batch = self._batch_builder.build(plan.rows)
+        plan_rows = plan.rows
+        if self._draft_model is not None:
+            plan_rows = self._draft_model.complete(plan_rows, self._batch_builder)
+        batch = self._batch_builder.build(plan_rows)
         hidden = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
-        indices = [index for index, row in enumerate(plan.rows) if row.is_sampled]
-        rows = [plan.rows[index] for index in indices]
+        indices = [index for index, row in enumerate(plan_rows) if row.is_sampled]
+        rows = [plan_rows[index] for index in indices]
         num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
-        prompts = prompt_logprobs(hidden[num_sampled:], plan.rows, self._model.logits)
+        prompts = prompt_logprobs(hidden[num_sampled:], plan_rows, self._model.logits)
         sampled = self._sampler.sample(hidden[:num_sampled], rows, self._model.logits)
         self._batch_builder.remember(
             [row.slot for row in rows], np.array([entry.token_ids[-1] for entry in sampled], dtype=np.int64)
@@ -234,6 +249,8 @@ class ModelRunner:
         """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
         self._model = None
         self._kv_cache = ()
+        if self._draft_model is not None:
+            self._draft_model.release()
         return_freed_memory()
 
     def restore(self, part: str) -> None:
@@ -243,23 +260,38 @@ class ModelRunner:
             self._model = self._sources.load_model()
         elif part == "kv_cache" and not self._kv_cache:
             self._kv_cache = self._sources.allocate_kv_cache()
+        if self._draft_model is not None:
+            self._draft_model.restore(part)
 
     def close(self) -> None:
         """Give weights, KV cache and torch's number of threads back. May be called twice."""
         self._model = None
         self._kv_cache = ()
+        self._draft_model = None
         if self._num_threads_before is not None:
             torch.set_num_threads(self._num_threads_before)
             self._num_threads_before = None
 
 
-def _read_again(files: ModelFiles, args: EngineArgs, read: Callable[[Checkpoint], Model]) -> Model:
-    """The weights from their files once more, with as many threads as the first time."""
+def _select_ops(args: EngineArgs, device: torch.device) -> Ops:
+    is_reference, num_threads = args.kernels == "reference", torch.get_num_threads()
+    try:
+        return select_ops(device, is_reference=is_reference, num_threads=num_threads)
+    except ValueError as error:
+        raise UsageError(str(error), param="kernels") from error
+
+
+def _read_files(files: ModelFiles, read: Callable[[Checkpoint], M]) -> M:
+    with open_checkpoint(files) as checkpoint:
+        return read(checkpoint)
+
+
+def _read_again(args: EngineArgs, read: Callable[[], M]) -> M:
+    """Weights once more, with as many threads as the first time."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(choose_num_threads(args))
     try:
-        with open_checkpoint(files) as checkpoint:
-            return read(checkpoint)
+        return read()
     finally:
         torch.set_num_threads(num_threads)
 

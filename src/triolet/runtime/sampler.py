@@ -28,10 +28,10 @@ from triolet.plan import PlanRow
 from triolet.request import Request, TokenLogprobs
 from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
 from triolet.runtime.constraints import Constraints
+from triolet.runtime.draw_settings import draw_settings
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
-from triolet.runtime.random import uniforms
-from triolet_kernels.ops import DrawnTokens, DrawSettings, Ops
+from triolet_kernels.ops import DrawnTokens, Ops
 from triolet_kernels.reference import ReferenceOps
 
 __all__ = ["SampledRow", "Sampler"]
@@ -115,7 +115,7 @@ class Sampler:
             raw = self._keep_raw(array, requests)
             errors = self._adjuster.adjust(array, rows)
             errors = self._grammars.apply(array, rows) | errors
-        step = _Step(array, raw, self._ops.draw(logits, _settings(rows, requests)), errors)
+        step = _Step(array, raw, self._ops.draw(logits, draw_settings(rows)), errors)
         sampled: list[SampledRow] = []
         first = 0
         for row in rows:
@@ -208,20 +208,3 @@ def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
 def _looks_at_logits(request: Request) -> bool:
     """Whether more is asked for than to draw from the logits."""
     return request.num_logprobs is not None or request.adjustments is not None
-
-
-def _settings(rows: Sequence[PlanRow], requests: Sequence[Request]) -> DrawSettings:
-    """A position's random number belongs to the seed and to the position of the token that is sampled."""
-    seeds = np.array([request.seed for request in requests], dtype=np.int64)
-    places = np.array(
-        [row.start + row.num_tokens - row.num_draft_tokens + offset
-         for row in rows for offset in range(row.num_draft_tokens + 1)],
-        dtype=np.int64,
-    )  # fmt: skip
-    return DrawSettings(
-        temperatures=np.array([request.temperature for request in requests]),
-        uniforms=uniforms(seeds, places),
-        top_k=np.array([request.top_k for request in requests], dtype=np.int64),
-        top_p=np.array([request.top_p for request in requests]),
-        min_p=np.array([request.min_p for request in requests]),
-    )

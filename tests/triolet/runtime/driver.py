@@ -22,14 +22,15 @@ class Driver:
 
     def __init__(self, runner: ModelRunner) -> None:
         generator = torch.Generator().manual_seed(9)
-        self.free = torch.randperm(runner.layer_groups[0].num_blocks, generator=generator).tolist()
+        num_blocks = min(group.num_blocks for group in runner.layer_groups)
+        self.free = torch.randperm(num_blocks, generator=generator).tolist()
         self.runner = runner
         self.num_tokens: dict[int, int] = {}
         self.num_blocks: dict[int, int] = {}
 
     def row(self, slot: int, token_ids: tuple[int, ...], *, is_sampled: bool, **params: Any) -> PlanRow:
         start, first = self.num_tokens.get(slot, 0), self.num_blocks.get(slot, 0)
-        self.num_tokens[slot] = start + (len(token_ids) or 1)
+        self.num_tokens[slot] = start + (params.get("num_tokens") or len(token_ids) or 1)
         self.num_blocks[slot] = -(-self.num_tokens[slot] // self.runner.block_size)
         added = tuple(self.free.pop() for _ in range(self.num_blocks[slot] - first))
         return make_row(
@@ -38,6 +39,7 @@ class Driver:
             start=start,
             first_new_block=first,
             new_block_ids=added,
+            more_block_ids=(added,) * (len(self.runner.layer_groups) - 1),
             is_sampled=is_sampled,
             **params,
         )

@@ -22,12 +22,14 @@ def make_row(
     seed: int = 0,
     prompt_token_ids: tuple[int, ...] = (0,),
     num_draft_tokens: int = 0,
+    num_tokens: int | None = None,
     history: tuple[int, ...] | None = None,
     **params: Any,
 ) -> PlanRow:
     """A row of a request with ``params``; no ``token_ids`` is one token that is not known yet.
 
-    ``more_block_ids``: of the groups of layers after the first.
+    ``more_block_ids``: of the groups of layers after the first. The last ``num_draft_tokens`` tokens are
+    guesses; with ``num_tokens`` some may be lacking.
     """
     return PlanRow(
         request=Request(
@@ -35,7 +37,7 @@ def make_row(
         ),
         slot=slot,
         start=start,
-        num_tokens=len(token_ids) or 1,
+        num_tokens=num_tokens or len(token_ids) or 1,
         token_ids=token_ids,
         first_new_block=first_new_block,
         new_block_ids=(new_block_ids, *more_block_ids),

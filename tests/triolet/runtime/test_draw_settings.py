@@ -1,0 +1,30 @@
+"""Settings of every position of every row, in order."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.triolet.runtime.rows import make_row
+
+from triolet.runtime.draw_settings import draw_settings
+from triolet.runtime.random import uniforms
+
+
+def test_each_position_has_its_own_number_and_its_rows_settings() -> None:
+    rows = [
+        make_row((1, 2, 3), start=4, seed=-9, temperature=0.5, top_k=3),
+        make_row((1, 2, 3, 4), slot=1, start=10, seed=7, num_draft_tokens=2, top_p=0.25, min_p=0.125),
+        make_row((), slot=2, start=0, seed=-9),
+    ]
+    settings = draw_settings(rows)
+    assert settings.temperatures.tolist() == [0.5, 0, 0, 0, 0]
+    assert settings.top_k.tolist() == [3, 0, 0, 0, 0]
+    assert settings.top_p.tolist() == [1, 0.25, 0.25, 0.25, 1]
+    assert settings.min_p.tolist() == [0, 0.125, 0.125, 0.125, 0]
+    expected = uniforms(np.array([-9, 7, 7, 7, -9]), np.array([7, 12, 13, 14, 1]))
+    assert settings.uniforms.tolist() == expected.tolist()
+
+
+def test_numbers_are_doubles_whatever_requests_hold() -> None:
+    settings = draw_settings([make_row(temperature=1, top_p=1, min_p=0)])
+    dtypes = [settings.temperatures.dtype, settings.top_p.dtype, settings.min_p.dtype]
+    assert dtypes == [np.float64] * 3
