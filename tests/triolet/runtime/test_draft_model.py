@@ -42,7 +42,7 @@ def path_of(tmp_path_factory: pytest.TempPathFactory) -> Path_of:
 
 
 def load(path: Path, draft: Path | None = None, **options: Any) -> ModelRunner:
-    options: dict[str, Any] = {"num_kv_blocks": 64, "max_num_seqs": 4} | options
+    options = {"num_kv_blocks": 64, "max_num_seqs": 4} | options
     if draft is not None:
         options |= {"speculation": "draft", "draft_model": str(draft)}
     args = EngineArgs(model=str(path), device="cpu", dtype="float32", block_size=8, num_threads=1, **options)
