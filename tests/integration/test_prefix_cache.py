@@ -153,7 +153,8 @@ def test_windows_and_eviction_leave_the_answers_of_transformers(tmp_path: Path) 
 def most_likely_next(model: Any, token_ids: list[int]) -> list[int]:
     """After each of the tokens, by ``transformers``."""
     with torch.inference_mode():
-        return model(torch.tensor([token_ids])).logits[0].argmax(dim=-1).tolist()
+        found: list[int] = model(torch.tensor([token_ids])).logits[0].argmax(dim=-1).tolist()
+    return found
 
 
 @pytest.mark.model
