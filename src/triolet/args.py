@@ -65,7 +65,7 @@ class EngineArgs:
     max_model_len: int | Literal["auto"] | None = _option(
         None, "Longest prompt plus output in tokens, or auto for the longest that fits in the memory; the "
         "model's own limit if not given.",
-        group="model",
+        group="model", metavar="N|auto",
     )  # fmt: skip
     chat_template: Path | None = _option(
         None, "Jinja file to use instead of the model's own chat template.", group="model", metavar="FILE"
