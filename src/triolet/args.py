@@ -95,7 +95,8 @@ class EngineArgs:
     max_num_seqs: int = _option(64, "Most sequences in one step.", group="scheduling")
     max_num_batched_tokens: int = _option(512, "Most tokens in one step.", group="scheduling")
     long_prefill_token_threshold: int = _option(
-        0, "Most tokens of one prompt in a step in which others generate; 0: as many as fit.",
+        0, "Most tokens of one prompt in a step in which others generate; 0: learnt from how long steps "
+        "take, so that a long prompt makes none take more than about two and a half times as long.",
         group="scheduling",
     )  # fmt: skip
     scheduling_policy: SchedulingPolicy = _option(

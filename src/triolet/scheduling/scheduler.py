@@ -3,8 +3,10 @@
 **Order.** Under one token budget: first the running sequences that need one token (decodes), with guesses at
 the tokens after it where that pays; then prompts, in chunks. Of the budget for prompts the best ranked one is
 sure of half; before it takes the rest, prompts with fewer tokens left go ahead, fewest first, then those of
-waiting requests, so that a short prompt does not wait for a long one to end. ``long_prefill_token_threshold``
-caps the chunk of each prompt while others decode. A sequence is promised the blocks of all its known tokens
+waiting requests, so that a short prompt does not wait for a long one to end. While others decode, chunks of
+prompts that are too long for one step are cut to what those others can bear: to
+``long_prefill_token_threshold`` tokens, or without one to what :mod:`triolet.scheduling.prompt_pace` says. A
+sequence is promised the blocks of all its known tokens
 when it is admitted, so that only decodes ever ask for more. One that is held back, because what it needs next
 is being computed, is overtaken, but not for the slot that it will take.
 
@@ -31,6 +33,7 @@ from triolet.request import FinishReason, Request, TokenOutput
 from triolet.scheduling.config import MAX_PLANS_IN_FLIGHT, SchedulerConfig
 from triolet.scheduling.kv_cache_manager import Admission
 from triolet.scheduling.outputs import RowResult, split_result, take_in
+from triolet.scheduling.prompt_pace import MIN_CHUNK, PromptPace
 from triolet.scheduling.sequence import Sequence, SequenceStatus
 from triolet.scheduling.sequence_table import SequenceTable
 from triolet.scheduling.speculation import NO_DRAFT, Draft, Speculator
@@ -50,9 +53,13 @@ class Pause(Enum):
 
 @dataclass(slots=True)
 class _Step:
-    """A plan in the making: its rows, the sequence of each, and the tokens still to be given out."""
+    """A plan in the making: its rows, the sequence of each, and the tokens still to be given out.
+
+    ``allowance``: seconds that long prompts may still add to it; None where nothing waits for them.
+    """
 
     budget: int
+    allowance: float | None = None
     rows: list[PlanRow] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
 
@@ -73,6 +80,7 @@ class Scheduler:
         self.config = config
         self._table = SequenceTable(config)
         self._speculator = Speculator(config.speculation, config.num_speculative_tokens)
+        self._pace = PromptPace()
         self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
         self._num_plans = 0
         self._pause = Pause.NOTHING
@@ -196,6 +204,7 @@ class Scheduler:
         assert result.step_id == plan.step_id
         if result.seconds is not None:
             self._speculator.observe(plan, result.seconds)
+            self._pace.observe(plan, result.seconds)
         outputs = []
         for row, sequence, row_result in zip(plan.rows, sequences, split_result(plan, result), strict=True):
             sequence.commit(row, len(row_result.token_ids))
@@ -298,31 +307,46 @@ class Scheduler:
         return sorted(prompts, key=lambda sequence: sequence.rank)
 
     def _schedule_prompts(self, step: _Step) -> None:
-        limit = self.config.long_prefill_token_threshold
-        chunk = limit if limit and step.rows else self.config.max_num_batched_tokens
+        if step.rows:
+            step.allowance = self._pace.allowance
         prompts = self._prompts()
         if prompts:
             first = prompts.pop(0)
             num_left = first.num_pending_tokens
-            reserved = min(num_left, chunk, -(-step.budget // 2))
+            reserved = min(self._chunk_of(step, first), -(-step.budget // 2))
             step.budget -= reserved
             prompts.sort(key=lambda sequence: sequence.num_pending_tokens)
             shorter = [sequence for sequence in prompts if sequence.num_pending_tokens < num_left]
-            self._add_chunks(step, shorter, chunk)
-            self._admit_waiting(step, chunk, max_length=num_left - 1)
+            self._add_chunks(step, shorter)
+            self._admit_waiting(step, max_length=num_left - 1)
             step.budget += reserved
-            self._add_chunks(step, [first, *prompts[len(shorter) :]], chunk)
-        self._admit_waiting(step, chunk, max_length=self.config.max_model_len)
+            self._add_chunks(step, [first, *prompts[len(shorter) :]])
+        self._admit_waiting(step, max_length=self.config.max_model_len)
 
-    def _add_chunks(self, step: _Step, sequences: list[Sequence], chunk: int) -> None:
+    def _chunk_of(self, step: _Step, sequence: Sequence) -> int:
+        """How many tokens of a prompt the step can take, and those who generate can bear."""
+        num_tokens = min(sequence.num_pending_tokens, step.budget)
+        has_decodes = step.rows and step.rows[0].num_tokens - step.rows[0].num_draft_tokens == 1
+        if has_decodes and self.config.long_prefill_token_threshold:
+            return min(num_tokens, self.config.long_prefill_token_threshold)
+        is_long = len(sequence.token_ids) > self.config.max_num_batched_tokens
+        token_seconds = self._pace.token_seconds(sequence.num_scheduled_tokens)
+        if step.allowance is None or not is_long or not token_seconds:
+            return num_tokens
+        return min(num_tokens, max(MIN_CHUNK, int(step.allowance / token_seconds)))
+
+    def _add_chunks(self, step: _Step, sequences: list[Sequence]) -> None:
         for sequence in sequences:
-            num_tokens = min(sequence.num_pending_tokens, step.budget, chunk)
-            if num_tokens:
-                has_grown = self._table.grow(sequence, num_tokens)
-                assert has_grown, "the blocks of known tokens are promised at admission"
-                step.add(sequence, num_tokens)
+            num_tokens = self._chunk_of(step, sequence)
+            if not num_tokens:
+                continue
+            has_grown = self._table.grow(sequence, num_tokens)
+            assert has_grown, "the blocks of known tokens are promised at admission"
+            if step.allowance is not None:
+                step.allowance -= num_tokens * self._pace.token_seconds(sequence.num_scheduled_tokens)
+            step.add(sequence, num_tokens)
 
-    def _admit_waiting(self, step: _Step, chunk: int, *, max_length: int) -> None:
+    def _admit_waiting(self, step: _Step, *, max_length: int) -> None:
         """Start waiting requests in their order, as long as the next has no more than so many tokens."""
         held_back: set[int] = set()
         while step.budget and self._table.num_free_slots > len(held_back):
@@ -335,7 +359,7 @@ class Scheduler:
                 case Admission.HELD_BACK:
                     held_back.add(sequence.request.request_id)
                 case Admission.ADMITTED:
-                    self._add_chunks(step, [sequence], chunk)
+                    self._add_chunks(step, [sequence])
 
     def _next_waiting(self, held_back: set[int]) -> Sequence | None:
         if not self._table.waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -309,8 +310,12 @@ class Harness:
             times = self.scheduler._table.waiting.virtual_times(priority).values()
             assert max(times, default=0) - min(times, default=0) <= limit
 
-    def commit(self, errors: dict[int, str] | None = None) -> list[TokenOutput]:
+    def commit(
+        self, errors: dict[int, str] | None = None, seconds_of: Callable[[StepPlan], float] | None = None
+    ) -> list[TokenOutput]:
         plan, result = self.runner.execute(errors)
+        if seconds_of is not None:
+            result = replace(result, seconds=seconds_of(plan))
         outputs = self.scheduler.commit(plan, result)
         for output in outputs:
             outcome = self.outcomes[output.request_id]
@@ -321,6 +326,13 @@ class Harness:
                 outcome.last = output
                 self._check(outcome)
         return outputs
+
+    def step_plan(self, seconds_of: Callable[[StepPlan], float] | None = None) -> StepPlan:
+        """Schedule one plan and carry it out, in so much time; the plan."""
+        plan = self.schedule()
+        assert plan is not None
+        self.commit(seconds_of=seconds_of)
+        return plan
 
     def step(self) -> list[TokenOutput]:
         """Schedule as many plans as may be in flight, then commit the oldest."""

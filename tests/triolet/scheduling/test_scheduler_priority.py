@@ -8,7 +8,9 @@ import pytest
 from tests.triolet.scheduling.fake_runner import Harness, make_config, make_request, shape
 
 from triolet.args import SchedulingPolicy
+from triolet.plan import StepPlan
 from triolet.request import FinishReason, Request, RequestOptions
+from triolet.scheduling.prompt_pace import MIN_CHUNK
 from triolet.scheduling.scheduler import Pause
 
 
@@ -231,4 +233,30 @@ def test_a_late_request_ends_wherever_it_is(where: str) -> None:
     assert (output.request_id, output.token_ids) == (late, ())
     assert output.finish_reason is FinishReason.TIMEOUT
     assert harness.scheduler.expire(late) is None
+    harness.run()
+
+
+def seconds_of(plan: StepPlan) -> float:
+    """A machine on which each token costs 0.5 ms, and more the more there are before it; a step 5 ms."""
+    return 0.005 + sum(row.num_tokens * 5e-4 * (1 + row.start / 500) for row in plan.rows)
+
+
+def test_a_long_prompt_holds_those_who_generate_up_only_so_much() -> None:
+    harness = Harness(
+        make_config(max_num_seqs=5, max_num_batched_tokens=64, max_model_len=900, num_blocks=500)
+    )
+    for number in range(4):
+        harness.add(make_request(number, 4, 300))
+    for _ in range(8):
+        harness.step_plan(seconds_of)
+    undisturbed = seconds_of(harness.step_plan(seconds_of))
+    harness.add(make_request(9, 800, 1))
+    chunks = []
+    while not harness.has_ended(9):
+        plan = harness.step_plan(seconds_of)
+        chunks.append(next(row for row in plan.rows if row.request.request_id == 9).num_tokens)
+        assert len(plan.rows) == 5
+        if len(chunks) > 4:  # by then it is known what a token costs
+            assert seconds_of(plan) < 3 * undisturbed
+    assert chunks[4] > chunks[-2] >= MIN_CHUNK
     harness.run()
