@@ -78,14 +78,14 @@ async def test_two_thousand_requests(
     caplog.set_level("CRITICAL")  # what is caught of the log is kept, with its exceptions and their frames
     runner = FakeRunner(fail=poisoned)
     async with Engine(model=str(byte_model), client_factory=fake_client(runner), **OPTIONS) as engine:
-        await check(engine, runner, num_waves=140, max_growth=4 << 20)
+        await check(engine, runner, num_waves=70, max_growth=4 << 20)
     assert runner.is_closed
 
 
-async def test_two_hundred_requests_on_a_real_model(byte_llama: Path) -> None:
+async def test_two_thousand_requests_on_a_real_model(byte_llama: Path) -> None:
     options = OPTIONS | {"num_kv_blocks": 64, "num_threads": 1}
-    async with Engine(model=str(byte_llama), kernels="reference", **options) as engine:
-        await check(engine, None, num_waves=16, max_growth=8 << 20)
+    async with Engine(model=str(byte_llama), **options) as engine:
+        await check(engine, None, num_waves=64, max_growth=8 << 20)
 
 
 async def test_what_an_engine_held_is_back_when_its_scope_ends(byte_model: Path) -> None:

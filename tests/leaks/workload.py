@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 from tests.fakes import FakeRunner
 
-from triolet import Engine, RequestOutputKind, SamplingParams
+from triolet import BeamSearchParams, Engine, RequestOptions, RequestOutputKind, SamplingParams
 from triolet.errors import EngineGenerateError, InvalidRequestError, OverloadedError
 from triolet.frontend.preparation import LONG_PROMPT
 from triolet.frontend.stream import RequestStream
@@ -50,23 +51,52 @@ async def _be_cancelled(stream: RequestStream) -> None:
             scope.cancel()
 
 
+async def _leave_unread(stream: RequestStream) -> None:
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()
+    stream.abort()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is asked, what is done with the answer, the outcome, and how to serve it."""
+
+    params: SamplingParams | BeamSearchParams
+    consume: Callable[[RequestStream], Coroutine[Any, Any, None]]
+    outcome: str
+    options: RequestOptions | None = None
+
+    @property
+    def num_queued(self) -> int:
+        """Places it takes in the queue."""
+        return self.params.n if isinstance(self.params, SamplingParams) else 1
+
+
 LONG = SamplingParams(max_tokens=40, output_kind=RequestOutputKind.DELTA, logprobs=0, ignore_eos=True)
 SHORT = LONG.replace(max_tokens=6)
 WHOLE = SHORT.replace(output_kind=RequestOutputKind.FINAL_ONLY)
 STOPPING = LONG.replace(stop=("\ufffd", *"abcdefghijklmno"))
+BEAMS = BeamSearchParams(beam_width=2, max_tokens=4, ignore_eos=True)
 
-CONSUMERS: list[tuple[SamplingParams, Callable[[RequestStream], Coroutine[Any, Any, None]], str]] = [
-    (WHOLE, _read_all, "length"),
-    (SHORT, _read_all, "length"),
-    (STOPPING, _read_all, "stop"),
-    (LONG, _abort, "abort"),
-    (LONG, _let_go, "abort"),
-    (LONG, _raise_in_scope, "abort"),
-    (LONG, _be_cancelled, "abort"),
+CASES = [
+    Case(WHOLE, _read_all, "length"),
+    Case(SHORT, _read_all, "length"),
+    Case(STOPPING, _read_all, "stop"),
+    Case(LONG, _abort, "abort"),
+    Case(LONG, _let_go, "abort"),
+    Case(LONG, _raise_in_scope, "abort"),
+    Case(LONG, _be_cancelled, "abort"),
+    Case(SHORT.replace(n=3), _read_all, "length"),
+    Case(WHOLE.replace(n=2, prompt_logprobs=1), _read_all, "length"),
+    Case(LONG.replace(n=3), _abort, "abort"),
+    Case(LONG, _read_all, "timeout", RequestOptions(timeout=1e-6)),
+    Case(LONG.replace(n=2), _read_all, "timeout", RequestOptions(queue_timeout=1e-6)),
+    Case(LONG.replace(stop_criteria=(lambda ids, text: len(ids) == 3,)), _read_all, "stop"),
+    Case(BEAMS, _leave_unread, "abort"),
+    Case(BEAMS, _read_all, "length"),
 ]
-"""What is asked, what is done with the answer, and the outcome."""
 
-QUEUE = len(CONSUMERS) + 2
+QUEUE = sum(case.num_queued for case in CASES) + 2
 
 OPTIONS: dict[str, Any] = {
     "max_num_seqs": 4,
@@ -87,7 +117,7 @@ async def run_wave(engine: Engine, runner: FakeRunner | None) -> Counter[str]:
     prefilling = await engine.submit("x" * 60, LONG)
     while not engine.statistics().scheduler.num_running:
         await anyio.lowlevel.checkpoint()
-    streams = [await engine.submit("abc", params) for params, _, _ in CONSUMERS]
+    streams = [await engine.submit("abc", case.params, options=case.options) for case in CASES]
     queued = [await engine.submit("abc", LONG) for _ in range(2)]
     await _expect("abc", OverloadedError, engine)
     await _expect("", InvalidRequestError, engine)
@@ -97,12 +127,12 @@ async def run_wave(engine: Engine, runner: FakeRunner | None) -> Counter[str]:
     if runner is not None:
         runner.gate.set()
     async with anyio.create_task_group() as task_group:
-        for _, consume, _ in CONSUMERS:
-            task_group.start_soon(consume, streams.pop(0))
+        for case in CASES:
+            task_group.start_soon(case.consume, streams.pop(0))
         task_group.start_soon(_break_out, engine)
     await engine.wait_idle()
     await _expect("y" * (LONG_PROMPT + 1), InvalidRequestError, engine)
-    outcomes = Counter(outcome for _, _, outcome in CONSUMERS)
+    outcomes = Counter(case.outcome for case in CASES)
     outcomes += Counter({"abort": 4, "refused": 1, "invalid": 2, "length": 1})
     if runner is not None:
         await _expect(POISON, EngineGenerateError, engine)
