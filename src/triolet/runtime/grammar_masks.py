@@ -28,6 +28,7 @@ class GrammarMasks:
     def __init__(self, vocab_size: int, constraints: Constraints | None) -> None:
         self._constraints = constraints
         self._num_words = -(-vocab_size // 32)
+        self._penalties = _penalties()
         self._refusals: dict[int, str] = {}
 
     def begin(self, rows: Sequence[PlanRow]) -> None:
@@ -88,7 +89,7 @@ class GrammarMasks:
         masks = np.zeros((len(alone), self._num_words), dtype=np.int32)
         failures = self._grammars.fill_masks([slot for _, slot in alone], masks)
         for (position, _), mask in zip(alone, masks, strict=True):
-            _forbid(logits[position], mask)
+            self._forbid(logits[position], mask)
         return {alone[index][0]: _message(text) for index, text in failures.items()}
 
     def _apply_along(self, draft: tuple[int, ...], logits: Logits, first: int, slot: int) -> dict[int, str]:
@@ -97,18 +98,27 @@ class GrammarMasks:
         num_accepted = 0
         try:
             self._grammars.fill_mask(slot, mask)
-            _forbid(logits[first], mask)
+            self._forbid(logits[first], mask)
             for token_id in draft:
                 if not self._grammars.accept(slot, token_id):
                     break
                 num_accepted += 1
                 self._grammars.fill_mask(slot, mask)
-                _forbid(logits[first + num_accepted], mask)
+                self._forbid(logits[first + num_accepted], mask)
         except ValueError as error:
             return {first + num_accepted: _message(str(error))}
         finally:
             self._grammars.rollback(slot, num_accepted)
         return {}
+
+    def _forbid(self, row: NDArray[np.float32], mask: Mask) -> None:
+        """By looking up whole bytes, several times as fast as bit by bit."""
+        groups = mask.view(np.uint8)
+        num_whole = len(row) // 8
+        whole, rest = row[: num_whole * 8].reshape(-1, 8), row[num_whole * 8 :]
+        np.add(whole, np.take(self._penalties, groups[:num_whole], axis=0), out=whole)
+        if len(rest):
+            rest += self._penalties[groups[num_whole], : len(rest)]
 
 
 def _grammar_of(row: PlanRow) -> str | None:
@@ -119,6 +129,7 @@ def _message(text: str) -> str:
     return f"structured_outputs: {text}"
 
 
-def _forbid(row: NDArray[np.float32], mask: Mask) -> None:
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little", count=len(row))
-    np.copyto(row, np.float32(-np.inf), where=bits == 0)
+def _penalties() -> NDArray[np.float32]:
+    """What a byte of a mask adds to its 8 logits: nothing, or minus infinity. ``(256, 8)``"""
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+    return np.where(bits == 1, np.float32(0), np.float32(-np.inf))
