@@ -22,6 +22,7 @@ from triolet.errors import EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
+from triolet.runtime.constraints import Constraints
 from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
 from triolet.statistics import CoreStatistics, SchedulerStatistics
 
@@ -57,6 +58,7 @@ class EngineCore:
     """Runs requests to their end, one step at a time; pauses and sleeps between steps.
 
     ``clock`` gives seconds; ``log_interval`` is that between two lines of statistics while there is work.
+    ``constraints`` are those that the runner follows grammars with; the core has them get ready early.
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class EngineCore:
         *,
         clock: Callable[[], float] = time.monotonic,
         log_interval: float = 0.0,
+        constraints: Constraints | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._constraints = constraints
         self._clock = clock
         self._accounts = Accounts(clock, log_interval)
         self._num_failed_steps = 0
@@ -91,6 +95,9 @@ class EngineCore:
             exc.retry_after = self._accounts.retry_after(self._scheduler.num_waiting)
             raise
         self._accounts.added(request)
+        adjustments = request.adjustments
+        if self._constraints is not None and adjustments is not None and adjustments.grammar is not None:
+            self._constraints.prepare(adjustments.grammar)
 
     def abort(self, request_id: int) -> bool:
         """Take a request out, wherever it is; False if it has ended already."""
@@ -261,6 +268,8 @@ class EngineCore:
     def close(self) -> None:
         """Give weights and KV cache back."""
         self._runner.close()
+        if self._constraints is not None:
+            self._constraints.close()
 
 
 CoreFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineCore]
@@ -278,10 +287,10 @@ def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], Non
 
     constraints = GrammarConstraints(lambda: load_grammar_tokenizer(files, runner.vocab_size))
     runner = ModelRunner.load(files, args, on_phase, constraints=constraints)
-    return build_core(runner, args)
+    return build_core(runner, args, constraints)
 
 
-def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
+def build_core(runner: Runner, args: EngineArgs, constraints: Constraints | None = None) -> EngineCore:
     """A core around a model runner, with the limits that the arguments set and those that the runner has."""
     config = SchedulerConfig(
         max_num_seqs=args.max_num_seqs,
@@ -296,4 +305,6 @@ def build_core(runner: Runner, args: EngineArgs) -> EngineCore:
         speculation=args.speculation,
         num_speculative_tokens=args.num_speculative_tokens,
     )
-    return EngineCore(Scheduler(config), runner, log_interval=args.log_stats_interval)
+    return EngineCore(
+        Scheduler(config), runner, log_interval=args.log_stats_interval, constraints=constraints
+    )

@@ -16,7 +16,7 @@ __all__ = ["Constraints"]
 
 
 class Constraints(Protocol):
-    """The grammars of the sequences in the runner's slots. All but :meth:`prepare` belong to one thread.
+    """The grammars of the sequences in the runner's slots. One thread calls all but ``prepare``.
 
     A mask is ``(ceil(V / 32),)`` int32 for a vocabulary of V tokens; bit ``i % 32`` of word ``i // 32`` is
     set if token ``i`` may come next. End-of-sequence tokens may come where the grammar may end; where it
@@ -24,7 +24,7 @@ class Constraints(Protocol):
     """
 
     def prepare(self, grammar: str) -> None:
-        """Do what :meth:`start` would have to do first for ``grammar``. Blocks; any thread may call."""
+        """Begin, beside other work, what :meth:`start` would have to do first. Returns at once."""
         ...
 
     def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:
@@ -48,6 +48,10 @@ class Constraints(Protocol):
 
     def accept(self, slot: int, token_id: int) -> bool:
         """Note the token that came next; False, and nothing noted, if it is not allowed."""
+        ...
+
+    def close(self) -> None:
+        """End what :meth:`prepare` has begun. May be called twice; nothing else is called afterwards."""
         ...
 
     def rollback(self, slot: int, num_tokens: int) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
+from triolet.text.errands import Errands
 from triolet.text.grammar_cache import LruCache
 from triolet.text.grammar_tokenizer import LIMITS
 
@@ -45,9 +48,14 @@ class GrammarConstraints:
             max_entries=MAX_KEPT_MATCHERS, max_characters=MAX_KEPT_CHARACTERS
         )
         self._sequences: dict[int, _Sequence] = {}
+        self._errands = Errands("triolet-grammar")
 
     def prepare(self, grammar: str) -> None:
-        self._new_matcher(grammar)
+        if grammar not in self._fresh:
+            self._errands.add(partial(self._keep_ready, grammar))
+
+    def close(self) -> None:
+        self._errands.close()
 
     def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:
         self._sequences[slot] = _Sequence(self._new_matcher(grammar))
@@ -96,6 +104,11 @@ class GrammarConstraints:
         if num_tokens:
             is_done = sequence.matcher.rollback(num_tokens)
             assert is_done, f"{num_tokens} accepted tokens to take back"
+
+    def _keep_ready(self, grammar: str) -> None:
+        # Whatever is wrong comes up again in start, where there is somebody to be told.
+        with suppress(Exception):
+            self._new_matcher(grammar)
 
     def _new_matcher(self, grammar: str) -> llguidance.LLMatcher:
         """A matcher at the beginning of ``grammar``, copied from one that is kept for that."""

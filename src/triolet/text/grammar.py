@@ -143,6 +143,8 @@ def _compile_error(grammar: str, tokenizer: llguidance.LLTokenizer) -> str | Non
 def _key(spec: StructuredOutputs) -> str:
     """A text that tells specs apart, no longer than allowed."""
     name, value = _field(spec)
+    if name in ("regex", "grammar") and not isinstance(value, str):
+        raise _refusal(spec, f"must be a string, got {value!r:.60}")
     try:
         text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

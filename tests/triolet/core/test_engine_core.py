@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.fakes import FakeRunner, fake_core
 
 from triolet.args import EngineArgs
-from triolet.core.engine_core import EngineCore
+from triolet.core.engine_core import EngineCore, build_core
 from triolet.errors import EngineDeadError, OverloadedError
 from triolet.plan import StepPlan
-from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
+from triolet.request import FinishReason, LogitsAdjustments, Request, RequestOptions, TokenOutput
 
 
 def request(request_id: int, *, prompt: int = 3, max_tokens: int = 4, **options: Any) -> Request:
@@ -339,3 +340,26 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     with pytest.raises(OverloadedError) as caught:
         core.add(request(30))
     assert caught.value.retry_after == 8
+
+
+class NotedConstraints:
+    """Notes what it is told, of the little that the core says."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def prepare(self, grammar: str) -> None:
+        self.told.append(grammar)
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+def test_grammars_are_prepared_as_requests_come() -> None:
+    noted: Any = NotedConstraints()
+    core = build_core(FakeRunner(), EngineArgs(), noted)
+    core.add(request(0))
+    core.add(replace(request(1), adjustments=LogitsAdjustments(grammar="start: x")))
+    core.add(replace(request(2), adjustments=LogitsAdjustments(min_tokens=1)))
+    core.close()
+    assert noted.told == ["start: x", "closed"]

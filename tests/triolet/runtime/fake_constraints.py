@@ -23,6 +23,9 @@ class FakeConstraints:
     def prepare(self, grammar: str) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:
         if grammar == "nonsense":
             raise ValueError("it makes no sense")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 
+import llguidance
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,18 +127,38 @@ def test_one_row_at_its_limits_leaves_the_others_alone(smollm2_driver: Driver) -
 def test_the_tokenizer_is_made_when_the_first_grammar_comes(smollm2: Tokenizer) -> None:
     num_loads = 0
 
-    def load() -> object:
+    def load() -> llguidance.LLTokenizer:
         nonlocal num_loads
         num_loads += 1
         return grammar_tokenizer(smollm2, smollm2.vocab_size)
 
-    constraints = GrammarConstraints(load)  # type: ignore[arg-type]
+    constraints = GrammarConstraints(load)
     constraints.end(3)
     assert num_loads == 0
     constraints.prepare("start: /a+/")
     constraints.start(0, "start: /a+/", ())
     constraints.prepare("start: /b+/")
+    constraints.start(1, "start: /b+/", ())
     assert num_loads == 1
+    constraints.close()
+
+
+def test_what_is_prepared_needs_no_compiling_later(smollm2: Tokenizer) -> None:
+    loads: list[int] = []
+
+    def load() -> llguidance.LLTokenizer:
+        loads.append(threading.get_ident())
+        return grammar_tokenizer(smollm2, smollm2.vocab_size)
+
+    constraints = GrammarConstraints(load)
+    constraints.prepare("start: /a+/")
+    constraints.prepare("start: /(/")  # wrong, which only start says
+    while not loads:
+        time.sleep(0)
+    assert loads[0] != threading.get_ident()
+    constraints.start(0, "start: /a+/", ())
+    assert len(loads) == 1
+    constraints.close()
 
 
 def test_a_matcher_is_new(smollm2: Tokenizer, smollm2_compiler: GrammarCompiler) -> None:
