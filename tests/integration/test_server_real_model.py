@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import openai
 import pytest
 
@@ -116,3 +118,48 @@ def test_a_stream_that_is_left_is_forgotten(client: openai.OpenAI, server: str) 
     metrics = httpx.get(f"{server}/metrics").text
     assert re.search(r"^triolet_num_requests_running\S* 0(\.0)?$", metrics, re.MULTILINE)
     assert re.search(r"^triolet_kv_cache_usage\S* 0(\.0)?$", metrics, re.MULTILINE)
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 16}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def json_schema(schema: dict[str, Any]) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+
+
+def test_a_schema_is_followed_streamed_or_not(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {
+        "model": "smollm2", "messages": QUESTION, "max_tokens": 80, "temperature": 0,
+        "response_format": json_schema(PERSON),
+    }  # fmt: skip
+    text = client.chat.completions.create(**fields).choices[0].message.content
+    jsonschema.validate(json.loads(text or ""), PERSON)
+    chunks = client.chat.completions.create(**fields, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == text
+
+
+def test_choices_are_made(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="smollm2", prompt=["Is the sky blue?", "Is grass red?"], n=2,
+        extra_body={"structured_outputs": {"choice": [" yes", " no"]}},
+    )  # fmt: skip
+    assert [choice.text in (" yes", " no") for choice in answer.choices] == [True] * 4
+
+
+def test_what_cannot_be_enforced_is_refused_by_name(client: openai.OpenAI) -> None:
+    for keyword in ("uniqueItems", "minLenght"):
+        with pytest.raises(openai.BadRequestError, match=keyword) as caught:
+            client.chat.completions.create(
+                model="smollm2", messages=QUESTION, response_format=json_schema({keyword: True})
+            )
+        assert caught.value.param == "response_format.json_schema.schema"
+    with pytest.raises(openai.BadRequestError, match="unclosed group") as caught:
+        client.completions.create(
+            model="smollm2", prompt="a", extra_body={"structured_outputs": {"regex": "(a"}}
+        )
+    assert caught.value.param == "structured_outputs.regex"

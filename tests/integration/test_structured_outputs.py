@@ -41,7 +41,8 @@ def llm(smollm2_path: Path) -> Iterator[LLM]:
 
 def constrained(json_schema: Any = PERSON, **fields: Any) -> SamplingParams:
     spec = StructuredOutputs(json=json_schema)
-    return SamplingParams(**{"max_tokens": 160, "seed": 3, "structured_outputs": spec} | fields)
+    chosen: dict[str, Any] = {"max_tokens": 160, "seed": 3, "structured_outputs": spec}
+    return SamplingParams(**(chosen | fields))
 
 
 def test_schemas_side_by_side(llm: LLM) -> None:

@@ -87,15 +87,16 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
             head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
             require_serving(engine)
         is_truncated = body.truncate_prompt_tokens is not None
-        generation = await submit_all(
-            [
-                partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}", options=options)
-                for index, prompt in enumerate(prompts)
-            ],
-            num_choices=body.num_choices,
-            amend=Echo(engine.tokenizer, is_truncated) if body.echo else None,
-            is_prompt_only=body.is_prompt_only,
-        )
+        with body.blaming_its_own_fields():
+            generation = await submit_all(
+                [
+                    partial(engine.submit, prompt, params, request_id=f"{head.id}-{index}", options=options)
+                    for index, prompt in enumerate(prompts)
+                ],
+                num_choices=body.num_choices,
+                amend=Echo(engine.tokenizer, is_truncated) if body.echo else None,
+                is_prompt_only=body.is_prompt_only,
+            )
         shape = CompletionShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval

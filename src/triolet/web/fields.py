@@ -35,11 +35,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "response_format": ({"type": "text"},),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": ({},),
 }
 
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {

@@ -25,6 +25,7 @@ from triolet.sampling_params import (
 from triolet.web.body import decode_json
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields, is_neutral
 from triolet.web.messages import Message
+from triolet.web.structured_outputs import blaming_response_format, structured_outputs_of
 
 __all__ = [
     "ChatBody",
@@ -90,6 +91,8 @@ class GenerationBody(Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
     truncate_prompt_tokens: int | None = None
     use_beam_search: bool | None = None
@@ -137,10 +140,17 @@ class GenerationBody(Struct, kw_only=True):
         given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
         return RequestOptions(fairness_key=(self.user or caller)[:MAX_KEY_LENGTH], **given)
 
+    @contextmanager
+    def blaming_its_own_fields(self) -> Iterator[None]:
+        """What the engine finds wrong is said of the fields that were sent."""
+        with blaming_response_format(self.response_format):
+            yield
+
     def _sampling_params(self, **chosen: Any) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING_FIELDS if getattr(self, name) is not None}
         if self.logit_bias is not None:
             given["logit_bias"] = _with_token_ids(self.logit_bias)
+        given["structured_outputs"] = structured_outputs_of(self.response_format, self.structured_outputs)
         return SamplingParams(**(given | chosen), output_kind=RequestOutputKind.DELTA)
 
     def _beam_search_params(self, max_tokens: int | None) -> BeamSearchParams:
@@ -148,6 +158,9 @@ class GenerationBody(Struct, kw_only=True):
         for name in sorted({*_SAMPLING_FIELDS, "logprobs", "echo"} - {"n", *_BEAM_FIELDS}):
             if not is_neutral(getattr(self, name, None), _IDLE_IN_A_SEARCH.get(name, ())):
                 raise InvalidRequestError(f"{name}: not allowed with use_beam_search; remove it", param=name)
+        if structured_outputs_of(self.response_format, self.structured_outputs) is not None:
+            name = "structured_outputs" if self.structured_outputs else "response_format"
+            raise InvalidRequestError(f"{name}: not allowed with use_beam_search; remove it", param=name)
         check_int("n", self.num_choices, 1, MAX_BEAMS)
         if max_tokens is None:
             raise InvalidRequestError("max_tokens: needed with use_beam_search", param="max_tokens")
@@ -251,7 +264,8 @@ class ChatBody(GenerationBody, kw_only=True):
     def blaming_its_own_fields(self) -> Iterator[None]:
         """What is wrong with ``max_tokens`` is said of its newer name, where that was sent."""
         try:
-            yield
+            with blaming_response_format(self.response_format):
+                yield
         except InvalidRequestError as error:
             if error.param != "max_tokens" or self.max_tokens is not None:
                 raise

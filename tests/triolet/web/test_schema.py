@@ -10,7 +10,7 @@ import pytest
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
 from triolet.request import RequestOptions
-from triolet.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from triolet.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams, StructuredOutputs
 from triolet.web.schema import MAX_PROMPTS, ChatBody, CompletionBody, decode_body
 
 USER = {"role": "user", "content": "hi"}
@@ -164,7 +164,11 @@ def message(**fields: Any) -> dict[str, Any]:
         ({"model": 5}, "model"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": True}, "n"),
@@ -267,3 +271,26 @@ def test_an_echo_with_logprobs_asks_for_those_of_the_prompt() -> None:
     assert completion(echo=True, logprobs=2).params() == completion(logprobs=2, prompt_logprobs=2).params()
     assert completion(echo=True).params() == completion().params()
     assert completion(echo=True, max_tokens=0).params() == completion(max_tokens=1).params()
+
+
+def test_structured_outputs_reach_the_parameters() -> None:
+    schema = {"type": "object"}
+    wanted = StructuredOutputs(json=schema)
+    wrapped = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    assert sampling(chat(response_format=wrapped)).structured_outputs == wanted
+    assert sampling(completion(structured_outputs={"json": schema})).structured_outputs == wanted
+
+
+@pytest.mark.parametrize("name", ["response_format", "structured_outputs"])
+def test_beams_are_not_searched_under_a_grammar(name: str) -> None:
+    field = {"type": "json_object"} if name == "response_format" else {"json_object": True}
+    with pytest.raises(InvalidRequestError, match=f"{name}: not allowed with use_beam_search"):
+        completion(use_beam_search=True, n=2, **{name: field}).params()
+
+
+def test_what_the_engine_finds_is_said_of_the_field_that_was_sent() -> None:
+    wrapped = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+    for body in (chat(response_format=wrapped), completion(response_format=wrapped)):
+        with pytest.raises(InvalidRequestError) as caught, body.blaming_its_own_fields():
+            raise InvalidRequestError("structured_outputs.json: no", param="structured_outputs.json")
+        assert caught.value.param == "response_format.json_schema.schema"
