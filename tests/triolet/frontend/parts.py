@@ -62,7 +62,7 @@ def token_output(
     return TokenOutput(
         request_id=request_id,
         token_ids=tuple(token_ids),
-        logprobs=tuple(map(logprobs_of, token_ids)) if has_logprobs else None,
         finish_reason=reason,
+        **({"logprobs": tuple(map(logprobs_of, token_ids))} if has_logprobs else {}),
         **fields,
     )

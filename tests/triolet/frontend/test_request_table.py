@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.triolet.frontend.parts import input_processor, new_request, token_output
 
@@ -11,9 +13,10 @@ from triolet.core.loop import loop_poster
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics
-from triolet.frontend.request_table import RequestTable
+from triolet.frontend.request_table import OUTPUT_CHUNK, RequestTable
 from triolet.frontend.stream import RequestStream
-from triolet.request import FinishReason, Request
+from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
+from triolet.sampling_params import BeamSearchParams
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +28,8 @@ class FakeClient:
         self.added: list[int] = []
         self.aborted: list[int] = []
         self.refusal: Exception | None = None
-        self.room = 100
+        self.room = 10_000
+        self.outputs: list[TokenOutput] = []
 
     def add(self, request: Request) -> None:
         if self.refusal is not None and len(self.added) >= self.room:
@@ -34,6 +38,11 @@ class FakeClient:
 
     def abort(self, request_id: int) -> None:
         self.aborted.append(request_id)
+
+    async def get_outputs(self) -> list[TokenOutput]:
+        await anyio.lowlevel.checkpoint()
+        outputs, self.outputs = self.outputs, []
+        return outputs
 
 
 class Front:
@@ -180,3 +189,52 @@ class TestSeveral:
         assert (await anext(stream)).outputs[0].text == "x"
         with pytest.raises(EngineGenerateError, match="ZeroDivisionError"):
             await anext(stream)
+
+
+async def test_a_large_batch_never_keeps_the_loop_for_long(front: Front) -> None:
+    added = [front.add(max_tokens=5) for _ in range(1000)]
+    front.client.outputs = [token_output(core_id, b"x") for _, core_id in added]
+    progress = [0]
+
+    async def watch() -> None:
+        while progress[-1] < 1000:
+            progress.append(front.statistics.num_generated_tokens)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(watch)
+        await front.table.handle_outputs()
+    steps = [later - earlier for earlier, later in pairwise(progress)]
+    assert max(steps) <= 2 * OUTPUT_CHUNK, "others had their turn in between"
+    assert sum(steps) == 1000
+    for stream, _ in added:
+        assert (await anext(stream)).outputs[0].text == "x"
+    front.table.abort_all()
+
+
+class TestBeams:
+    """A search orders what comes next while outputs are handled."""
+
+    ANSWER = TokenLogprobs((97, 97, 98), (-0.5, -0.5, -1.0), 1)
+
+    def begin(self, front: Front) -> tuple[RequestStream, TokenOutput]:
+        stream, ids = front.add_several(beams=BeamSearchParams(beam_width=2, max_tokens=3))
+        return stream, token_output(ids[0], b"a", logprobs=(self.ANSWER,), reason=FinishReason.LENGTH)
+
+    async def test_the_next_round_is_sent_at_once(self, front: Front) -> None:
+        stream, answer = self.begin(front)
+        front.table.process([answer])
+        assert len(front.client.added) == 3
+        stream.abort()
+        assert front.client.aborted == front.client.added[1:]
+        assert front.table.num_requests == 0
+
+    async def test_a_round_that_is_refused_fails_the_search_as_what_it_is(self, front: Front) -> None:
+        stream, answer = self.begin(front)
+        front.client.refusal, front.client.room = OverloadedError("full"), 2
+        front.table.process([answer])
+        with pytest.raises(OverloadedError, match="full"):
+            await anext(stream)
+        assert set(front.client.aborted) >= set(front.client.added[1:]), "none of the round is left"
+        assert front.table.num_requests == 0
+        assert front.statistics.outcomes == {"failed": 1}
