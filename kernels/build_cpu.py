@@ -41,7 +41,7 @@ X86_VARIANTS: Mapping[str, str] = {
     "avx2": AVX2_FLAGS,
     "portable": "",
 }
-ONLY_PORTABLE = ("cpuid", "plain_attention", "team")
+ONLY_PORTABLE = ("cpuid", "plain_attention", "program", "rows", "team")
 WITH_TILES = ("attention", "dense_linear", "tile_linear")
 ONLY_TILES = ("tile_linear",)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +27,17 @@ if TYPE_CHECKING:
 
     from triolet_kernels.quant import QuantTensor
 
-__all__ = ["AttentionBatch", "DrawSettings", "DrawnTokens", "Ops", "preferred_dtype", "select_ops"]
+__all__ = [
+    "AttentionBatch",
+    "DrawSettings",
+    "DrawnTokens",
+    "KVCache",
+    "Ops",
+    "Step",
+    "StepRunner",
+    "preferred_dtype",
+    "select_ops",
+]
 
 
 logger = logging.getLogger("triolet.kernels")
@@ -82,6 +93,30 @@ class DrawnTokens:
     num_kept: NDArray[np.int64]
 
 
+KVCache: TypeAlias = "Sequence[tuple[Tensor, Tensor]]"
+"""Key and value cache of each layer."""
+
+Step: TypeAlias = "Callable[[Tensor, Sequence[AttentionBatch], KVCache, Tensor], Tensor]"
+"""What a model computes of ``residual (T, hidden)`` float32, a batch for each group of layers, a KV cache and
+``rows (R,)`` int64, the tokens that are looked at in the end → ``(R, …)``.
+
+It calls nothing but operations, always the same ones. The residual is changed in place.
+"""
+
+
+class StepRunner(Protocol):
+    """Runs a step, over and over."""
+
+    def __call__(
+        self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
+    ) -> Tensor:
+        """What ``step``, always the same one, returns for these arguments.
+
+        The result is valid until the next call.
+        """
+        ...
+
+
 class Ops(Protocol):
     """One implementation of every operation. Tensors are contiguous unless said otherwise."""
 
@@ -112,6 +147,10 @@ class Ops(Protocol):
 
     def embedding(self, token_ids: Tensor, packed: Any) -> Tensor:
         """Rows of the table for ``token_ids (T,)`` int64 → ``(T, hidden)``."""
+        ...
+
+    def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """``x[rows]``: copies of rows of ``x (T, size)``, by number, ``rows (R,)`` int64 → ``(R, size)``."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
@@ -181,6 +220,10 @@ class Ops(Protocol):
         :mod:`triolet_kernels.reference.drawing`. What is drawn from a row depends on nothing beside it.
         Where rounding decides, implementations may differ.
         """
+        ...
+
+    def step_runner(self) -> StepRunner:
+        """Something that runs one model's step, in the quickest way there is, with the same results."""
         ...
 
 

@@ -11,7 +11,9 @@ from triolet_kernels.cpu.drawing import DrawingKernels
 from triolet_kernels.cpu.linear import LinearKernels, PackedEmbedding, PackedLinear
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.norm import NormKernels
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
+from triolet_kernels.cpu.program import ProgramRunner
+from triolet_kernels.cpu.rows import RowKernels
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, StepRunner
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["CpuOps"]
@@ -22,7 +24,9 @@ class CpuOps:
 
     def __init__(self, native: NativeLibrary) -> None:
         self.name = f"cpu-{native.isa}"
+        self._native = native
         self._linear = LinearKernels(native)
+        self._rows = RowKernels(native)
         self._attention = AttentionKernels(native)
         self._norm = NormKernels(native)
         self._activation = ActivationKernels(native)
@@ -45,6 +49,9 @@ class CpuOps:
     @property
     def uses_torch_threads(self) -> bool:
         return self._linear.uses_torch_threads
+
+    def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self._rows.take_rows(x, rows)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
         return self._norm.rms_norm(x, weight, eps, dtype)
@@ -99,3 +106,6 @@ class CpuOps:
 
     def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
         return self._drawing.draw(logits, settings)
+
+    def step_runner(self) -> StepRunner:
+        return ProgramRunner(self._native)

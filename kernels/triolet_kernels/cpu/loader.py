@@ -8,13 +8,24 @@ This module must not know what the kernels compute, only how they are called.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
-__all__ = ["DTYPES", "INSTRUCTION_SETS", "LIBRARY_PATH", "NativeError", "NativeLibrary"]
+__all__ = [
+    "DTYPES",
+    "INSTRUCTION_SETS",
+    "LIBRARY_PATH",
+    "Argument",
+    "Kernel",
+    "NativeError",
+    "NativeLibrary",
+    "Value",
+]
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
 
@@ -25,26 +36,79 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 """Number formats the kernels exist for."""
 
 _MOST_LANES = max(INSTRUCTION_SETS.values())
-_Signature = list[type[ctypes.c_void_p] | type[ctypes.c_int64] | type[ctypes.c_float]]
 
-_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_TEAM: _Signature = [_POINTER, _INT]
+
+class Argument(Enum):
+    """What an argument of a kernel is. The last ones differ from step to step."""
+
+    POINTER = auto()
+    INT = auto()
+    FLOAT = auto()
+    ROWS = auto()
+    """Number of tokens, or of those that are looked at in the end."""
+    SEQUENCES = auto()
+    TABLE_STRIDE = auto()
+    MAX_LENGTH = auto()
+
+
+Value = int | float | None
+_Signature = list[Argument]
+
+_POINTER, _INT, _FLOAT, _ROWS = Argument.POINTER, Argument.INT, Argument.FLOAT, Argument.ROWS
+_BATCH = [Argument.SEQUENCES, Argument.TABLE_STRIDE, Argument.MAX_LENGTH]
+_ATTENTION = [*[_POINTER] * 7, _ROWS, *_BATCH, *[_INT] * 4, _FLOAT, _INT]
 _SIGNATURES: Mapping[str, _Signature] = {
-    "rms_norm": [*[_POINTER] * 3, _INT, _INT, _FLOAT, *_TEAM],
-    "rms_norm_of_float32": [*[_POINTER] * 3, _INT, _INT, _FLOAT, *_TEAM],
-    "add_rms_norm": [*[_POINTER] * 4, _INT, _INT, _FLOAT, *_TEAM],
-    "silu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
-    "gelu_mul": [_POINTER, _POINTER, _INT, _INT, *_TEAM],
-    "rotary_and_cache": [*[_POINTER] * 7, *[_INT] * 5, _POINTER, _POINTER, _FLOAT, *_TEAM],
-    "draw": [*[_POINTER] * 9, _INT, _INT, *_TEAM],
-    "linear": [*[_POINTER] * 4, *[_INT] * 5, *_TEAM],
-    "dense_linear": [*[_POINTER] * 4, *[_INT] * 3, *_TEAM],
-    "plain_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
-    "tile_linear": [*[_POINTER] * 4, *[_INT] * 4, _FLOAT, *_TEAM],
-    "paged_attention": [*[_POINTER] * 7, *[_INT] * 8, _FLOAT, _INT, *_TEAM],
+    "rms_norm": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
+    "rms_norm_of_float32": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
+    "add_rms_norm": [*[_POINTER] * 4, _ROWS, _INT, _FLOAT],
+    "silu_mul": [_POINTER, _POINTER, _ROWS, _INT],
+    "gelu_mul": [_POINTER, _POINTER, _ROWS, _INT],
+    "take_rows": [*[_POINTER] * 3, _ROWS, _INT],
+    "draw": [*[_POINTER] * 9, _INT, _INT],
+    "rotary_and_cache": [*[_POINTER] * 7, _ROWS, *[_INT] * 4, _POINTER, _POINTER, _FLOAT],
+    "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],
+    "dense_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 2],
+    "tile_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT],
+    "paged_attention": _ATTENTION,
+    "plain_attention": _ATTENTION,
 }
+"""Of each kernel by name, but for what all end with: the team's function and its number of threads."""
 
-Kernel = Callable[..., None]
+_C_TYPES: Mapping[Argument, Any] = {_POINTER: ctypes.c_void_p, _FLOAT: ctypes.c_float}
+_C_TYPES_OF_TEAM: Sequence[Any] = (ctypes.c_void_p, ctypes.c_int64)
+
+
+class Recording(Protocol):
+    """What is told of kernel calls instead of the kernels."""
+
+    def add(self, kernel: Kernel, values: Sequence[Value]) -> None: ...
+
+
+class Kernel:
+    """One compiled kernel. Calling it runs it, or writes the call down if a recording is under way."""
+
+    def __init__(
+        self, library: ctypes.CDLL, name: str, variant: str, recordings: Sequence[Recording]
+    ) -> None:
+        self.name = name
+        self.signature = _SIGNATURES[name]
+        self._function = library[f"triolet_{name}_{variant}"]
+        self._function.argtypes = [
+            *(_C_TYPES.get(role, ctypes.c_int64) for role in self.signature),
+            *_C_TYPES_OF_TEAM,
+        ]
+        self._function.restype = None
+        self.address = _address(library, f"triolet_{name}_{variant}")
+        self.caller = _address(library, f"triolet_call_{name}")
+        """What calls it for a program; None if programs do not use it."""
+        self._recordings = recordings
+
+    def __call__(self, *values: Value) -> None:
+        """``values`` as the signature says, then the team's."""
+        if self._recordings:
+            self._recordings[-1].add(self, values[: -len(_C_TYPES_OF_TEAM)])
+        else:
+            self._function(*values)
 
 
 class NativeError(Exception):
@@ -59,6 +123,8 @@ class NativeLibrary:
     isa: str
     team: tuple[int | None, int]
     """Address of the function that shares work between threads, and how many threads to share it between."""
+    recordings: list[Recording] = field(default_factory=list)
+    """While there are any, the last one is told of kernel calls instead of the kernels."""
 
     @classmethod
     def open(
@@ -76,7 +142,7 @@ class NativeLibrary:
         wanted = environment.get("TRIOLET_CPU_ISA", "")
         if wanted and wanted not in runnable:
             raise ValueError(f"TRIOLET_CPU_ISA={wanted}: must be one of {', '.join(runnable)} on this CPU")
-        run_team = ctypes.cast(library["triolet_run_team"], ctypes.c_void_p).value
+        run_team = _address(library, "triolet_run_team")
         return cls(library, wanted or runnable[0], (run_team, num_threads))
 
     @classmethod
@@ -99,14 +165,16 @@ class NativeLibrary:
                 if hasattr(self.library, f"triolet_{name}_{text}_{isa}")
             }
             if found and multiple_of % INSTRUCTION_SETS[isa] == 0 and _runs(self.library, isa):
-                return {dtype: _kernel(self.library, name, variant) for dtype, variant in found.items()}
+                return {
+                    dtype: Kernel(self.library, name, variant, self.recordings)
+                    for dtype, variant in found.items()
+                }
         return {}
 
 
-def _kernel(library: ctypes.CDLL, name: str, variant: str) -> Kernel:
-    function = library[f"triolet_{name}_{variant}"]
-    function.argtypes, function.restype = _SIGNATURES[name], None
-    return function
+def _address(library: ctypes.CDLL, symbol: str) -> int | None:
+    """Where a function is; None if there is none of that name."""
+    return ctypes.cast(library[symbol], ctypes.c_void_p).value if hasattr(library, symbol) else None
 
 
 def _runs(library: ctypes.CDLL, isa: str) -> bool:

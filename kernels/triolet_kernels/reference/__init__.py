@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, StepRunner
 from triolet_kernels.quant import QuantTensor
-from triolet_kernels.reference import activation, attention, drawing, linear, norm, rotary
+from triolet_kernels.reference import activation, attention, drawing, linear, norm, rotary, step
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
 
 __all__ = ["ReferenceOps"]
@@ -35,6 +35,9 @@ class ReferenceOps:
 
     def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
         return linear.embedding(token_ids, packed)
+
+    def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
         return norm.rms_norm(x, weight, eps, dtype)
@@ -87,3 +90,6 @@ class ReferenceOps:
 
     def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
         return drawing.draw_tokens(logits, settings)
+
+    def step_runner(self) -> StepRunner:
+        return step.run_step

@@ -141,6 +141,8 @@ class Decoder:
         final_norm = weights.rms_norm("model.norm", config.rms_norm_eps)
         self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
         self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
+        self._take_rows = weights.ops.take_rows
+        self._run_step = weights.ops.step_runner()
 
     def forward(
         self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
@@ -148,9 +150,17 @@ class Decoder:
         """What :meth:`logits` takes ``(R, hidden)``, for the tokens at ``rows (R,)`` of ``token_ids (T,)``.
 
         Both are int64. Keys and values of all tokens are written to ``kv_cache``, as ``batches`` say: one
-        for each group of layers, see :attr:`ModelConfig.group_windows`.
+        for each group of layers, see :attr:`ModelConfig.group_windows`. The result is valid until the next
+        call.
         """
         residual = self._embedding(token_ids).float()
+        some_rows = rows if len(rows) else rows.new_zeros(1)
+        return self._run_step(self._transform, residual, batches, kv_cache, some_rows)[: len(rows)]
+
+    def _transform(
+        self, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
+    ) -> Tensor:
+        """What all layers make of embedded tokens ``residual (T, hidden)`` float32; calls operations only."""
         x = self._layers[0].attention_norm(residual)
         last = self._layers[-1]
         for layer, group, next_norm, cache in zip(
@@ -159,9 +169,7 @@ class Decoder:
             x = layer.attention(x, batches[group], cache)
             if layer is last:
                 # No other row is looked at again, so the rest is computed for these alone.
-                x, residual = x[rows], residual[rows]
-                if not len(rows):
-                    return x.new_empty((0, self.config.hidden_size))
+                x, residual = self._take_rows(x, rows), self._take_rows(residual, rows)
             x = layer.feed_forward_norm.add(x, residual)
             x = next_norm.add(layer.feed_forward(x), residual)
         return x
