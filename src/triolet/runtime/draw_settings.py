@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triolet.plan import PlanRow
+from triolet.request import Request
 from triolet.runtime.random import uniforms
 from triolet_kernels.ops import DrawSettings
 
@@ -20,18 +22,24 @@ def draw_settings(rows: Sequence[PlanRow]) -> DrawSettings:
     """Those of the last ``num_draft_tokens`` + 1 positions of each row.
 
     A position's random number belongs to the request's seed and to the position of the token that is drawn.
+    Where all is greedy, there are none to be made: they are 0.
     """
     requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
+    temperatures = np.array([request.temperature for request in requests], dtype=np.float64)
+    return DrawSettings(
+        temperatures=temperatures,
+        uniforms=_uniforms(rows, requests) if temperatures.any() else np.zeros(len(requests)),
+        top_k=np.array([request.top_k for request in requests], dtype=np.int64),
+        top_p=np.array([request.top_p for request in requests], dtype=np.float64),
+        min_p=np.array([request.min_p for request in requests], dtype=np.float64),
+    )
+
+
+def _uniforms(rows: Sequence[PlanRow], requests: Sequence[Request]) -> NDArray[np.float64]:
     places = [
         row.start + row.num_tokens - row.num_draft_tokens + offset
         for row in rows
         for offset in range(row.num_draft_tokens + 1)
     ]
     seeds = np.array([request.seed for request in requests], dtype=np.int64)
-    return DrawSettings(
-        temperatures=np.array([request.temperature for request in requests], dtype=np.float64),
-        uniforms=uniforms(seeds, np.array(places, dtype=np.int64)),
-        top_k=np.array([request.top_k for request in requests], dtype=np.int64),
-        top_p=np.array([request.top_p for request in requests], dtype=np.float64),
-        min_p=np.array([request.min_p for request in requests], dtype=np.float64),
-    )
+    return uniforms(seeds, np.array(places, dtype=np.int64))

@@ -115,7 +115,8 @@ class Sampler:
             raw = self._keep_raw(array, requests)
             errors = self._adjuster.adjust(array, rows)
             errors = self._grammars.apply(array, rows) | errors
-        step = _Step(array, raw, self._ops.draw(logits, draw_settings(rows)), errors)
+        drawn = self._ops.draw(logits, draw_settings(rows))
+        step = _Step(array, raw, drawn, drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), errors)
         sampled: list[SampledRow] = []
         first = 0
         for row in rows:
@@ -141,7 +142,7 @@ class Sampler:
                 if not token_ids:
                     return SampledRow(token_ids=(0,), error=error)
                 break
-            token_ids.append(int(step.drawn.token_ids[first + offset]))
+            token_ids.append(step.token_ids[first + offset])
             if token_ids[-1] != guess:
                 break
         if row.request.num_logprobs is None:
@@ -155,10 +156,9 @@ class Sampler:
     def _error_at(self, step: _Step, row: PlanRow, position: int) -> str | None:
         if position in step.errors:
             return step.errors[position]
-        highest = step.drawn.highest[position]
-        if np.isfinite(highest):
+        if step.is_finite[position]:
             return None
-        if highest == -np.inf and row.request.adjustments is not None:
+        if step.drawn.highest[position] == -np.inf and row.request.adjustments is not None:
             options = " and ".join(self._adjuster.forbidding_options(row))
             return f"no token is left to choose from: {options} forbid every one"
         return NOT_FINITE
@@ -183,11 +183,13 @@ class Sampler:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """What is known of the positions of a chunk: logits after adjustments, those before (``raw``, where they
-    are wanted and differ), what was drawn, and what is wrong."""
+    are wanted and differ), what was drawn, as arrays and partly as lists as well, and what is wrong."""
 
     logits: Logits | None
     raw: dict[int, NDArray[np.float32]]
     drawn: DrawnTokens
+    token_ids: list[int]
+    is_finite: list[bool]
     errors: dict[int, str]
 
 

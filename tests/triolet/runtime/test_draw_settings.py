@@ -28,3 +28,9 @@ def test_numbers_are_doubles_whatever_requests_hold() -> None:
     settings = draw_settings([make_row(temperature=1, top_p=1, min_p=0)])
     dtypes = [settings.temperatures.dtype, settings.top_p.dtype, settings.min_p.dtype]
     assert dtypes == [np.float64] * 3
+
+
+def test_no_numbers_are_made_where_none_is_used() -> None:
+    rows = [make_row(seed=1), make_row(slot=1, seed=2)]
+    assert draw_settings(rows).uniforms.tolist() == [0, 0]
+    assert draw_settings([*rows, make_row(slot=2, seed=3, temperature=0.5)]).uniforms.all()
