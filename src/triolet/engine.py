@@ -33,7 +33,7 @@ from triolet.errors import (
 )
 from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
-from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
+from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt, prompt_length
 from triolet.frontend.loading import find_model, load_text, served_names
 from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.preparation import Preparation
@@ -264,8 +264,7 @@ class Engine(EngineControl):
         def prepare(inputs: InputProcessor) -> RequestState:
             return inputs.prepare(prompt, chosen, request_id=request_id, options=options)
 
-        length = len(prompt) if isinstance(prompt, Sequence) else 0
-        return await self._start(prepare, chosen, length + num_items(chosen))
+        return await self._start(prepare, chosen, prompt_length(prompt) + num_items(chosen))
 
     async def submit_chat(
         self,

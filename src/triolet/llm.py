@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
@@ -78,10 +79,11 @@ class LLM:
         sampling_params: Params = None,
         *,
         priority: Priority = None,
+        add_generation_prompt: bool = True,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, through the model's chat template."""
-        add = self._engine.add_chat_request
+        add = partial(self._engine.add_chat_request, add_generation_prompt=add_generation_prompt)
         return self._run(_many(messages, Mapping), sampling_params, priority, add, use_tqdm)
 
     def beam_search(
@@ -105,9 +107,10 @@ class LLM:
         sampling_params: Params = None,
         *,
         priority: Priority = None,
+        add_generation_prompt: bool = True,
     ) -> list[str]:
         """As :meth:`enqueue`, for conversations."""
-        add = self._engine.add_chat_request
+        add = partial(self._engine.add_chat_request, add_generation_prompt=add_generation_prompt)
         return self._enqueue(_many(messages, Mapping), sampling_params, priority, add)
 
     def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:

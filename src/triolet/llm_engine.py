@@ -90,11 +90,18 @@ class LLMEngine:
         params: GenerationParams | None = None,
         *,
         options: RequestOptions | None = None,
+        add_generation_prompt: bool = True,
     ) -> None:
         """As :meth:`add_request`, for a conversation put into the model's chat template."""
         self._add(
             request_id,
-            partial(self.inputs.prepare_chat, messages, params or SamplingParams(), options=options),
+            partial(
+                self.inputs.prepare_chat,
+                messages,
+                params or SamplingParams(),
+                options=options,
+                add_generation_prompt=add_generation_prompt,
+            ),
         )
 
     def step(self) -> list[RequestOutput]:

@@ -128,3 +128,46 @@ async def test_errors_are_the_exceptions_of_the_client(anyio_backend_name: str, 
         (400, "max_tokens", "context_length_exceeded"),
         (401, None, "invalid_api_key"),
     ]
+
+
+async def test_several_choices_with_biases_and_logprobs_of_the_prompt(
+    anyio_backend_name: str, byte_model: Path
+) -> None:
+    def use(client: openai.OpenAI) -> tuple[Any, list[Any]]:
+        common: dict[str, Any] = {
+            "model": "letters", "messages": MESSAGES, "max_tokens": 4, "n": 3, "seed": 5,
+            "logit_bias": {"97": 1}, "presence_penalty": 0.5, "frequency_penalty": 0.5, "user": "me",
+        }  # fmt: skip
+        plain = client.chat.completions.create(**common)
+        return plain, list(client.chat.completions.create(**common, stream=True))
+
+    plain, chunks = await with_client(anyio_backend_name, byte_model, use)
+    assert [choice.index for choice in plain.choices] == [0, 1, 2]
+    assert plain.usage.completion_tokens == 12
+    for choice in plain.choices:
+        parts = [c for chunk in chunks for c in chunk.choices if c.index == choice.index]
+        assert "".join(part.delta.content or "" for part in parts) == choice.message.content
+        assert [part.finish_reason for part in parts if part.finish_reason] == [choice.finish_reason]
+
+
+async def test_an_echo_and_fields_beyond_the_api(anyio_backend_name: str, byte_model: Path) -> None:
+    def use(client: openai.OpenAI) -> Any:
+        return client.completions.create(
+            model="letters", prompt="abc", max_tokens=2, echo=True, n=2, best_of=2,
+            extra_body={"timeout": 60, "cache_salt": "s", "min_tokens": 1},
+        )  # fmt: skip
+
+    answer = await with_client(anyio_backend_name, byte_model, use)
+    assert [choice.text for choice in answer.choices] == ["abcde", "abcde"]
+
+
+async def test_beams(anyio_backend_name: str, byte_model: Path) -> None:
+    def use(client: openai.OpenAI) -> Any:
+        return client.completions.create(
+            model="letters", prompt="abc", max_tokens=3, n=2, extra_body={"use_beam_search": True}
+        )
+
+    answer = await with_client(anyio_backend_name, byte_model, use)
+    assert answer.choices[0].text == "def"
+    assert len(answer.choices) == 2
+    assert answer.usage.completion_tokens == 6

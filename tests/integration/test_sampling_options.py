@@ -100,14 +100,15 @@ async def test_time_that_is_up_leaves_a_partial_answer(engine: Engine) -> None:
 
 async def test_what_is_out_of_range_is_refused_before_anything_runs(engine: Engine) -> None:
     num_steps = engine.statistics().num_steps
-    for fields, param in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"logit_bias": {5000: 1.0}}, "logit_bias"),
         ({"allowed_token_ids": (258,)}, "allowed_token_ids"),
         ({"stop_token_ids": (258,)}, "stop_token_ids"),
         ({"min_tokens": 250, "max_tokens": None}, "min_tokens"),
         ({"options": RequestOptions(priority=1)}, "priority"),
-    ):
+    ]
+    for fields, param in cases:
         with pytest.raises(InvalidRequestError) as caught:
-            await ask(engine, **fields)  # type: ignore[arg-type]
+            await ask(engine, **fields)
         assert caught.value.param == param
     assert engine.statistics().num_steps == num_steps

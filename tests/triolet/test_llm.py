@@ -109,6 +109,10 @@ class TestChat:
     def test_none_at_all(self, llm: LLM) -> None:
         assert llm.chat([]) == []
 
+    def test_the_beginning_of_the_answer_may_be_left_to_the_caller(self, llm: LLM) -> None:
+        (output,) = llm.chat(self.HI, SamplingParams(max_tokens=1), add_generation_prompt=False)
+        assert output.prompt == "[user]Hi\n"
+
     @pytest.mark.parametrize(
         "messages", [None, 5, "Hi", [5], ["Hi"], [[]], [{"content": "Hi"}], [[{}]]], ids=repr
     )

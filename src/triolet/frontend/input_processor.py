@@ -24,9 +24,10 @@ from triolet.text.chat_template import ChatTemplate
 from triolet.text.grammar import GrammarCompiler
 from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["GenerationParams", "InputProcessor", "Prompt"]
+__all__ = ["GenerationParams", "InputProcessor", "Prompt", "prompt_length"]
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or either under its name: ``{"prompt": text}``, ``{"prompt_token_ids": ids}``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class InputProcessor:
         options: RequestOptions | None = None,
     ) -> RequestState:
         """A request that goes on where ``prompt`` ends. Raises what its parts raise."""
+        prompt = _unnamed(prompt)
         origin = Origin(request_id=request_id, prompt=prompt if isinstance(prompt, str) else None)
         return self.builder.build(self.tokenize(prompt), params, options, origin)
 
@@ -120,6 +122,7 @@ class InputProcessor:
 
     def tokenize(self, prompt: Prompt) -> tuple[int, ...]:
         """Token ids of a prompt, checked. Raises InvalidRequestError naming ``prompt``."""
+        prompt = _unnamed(prompt)
         if isinstance(prompt, str):
             return self._encode(prompt, add_special_tokens=True, param="prompt")
         return self._checked(_as_token_ids(prompt))
@@ -146,6 +149,27 @@ class InputProcessor:
                 param=param,
             )
         return token_ids
+
+
+def prompt_length(prompt: Prompt) -> int:
+    """Characters or token ids; 0 for what is no prompt at all."""
+    values = list(prompt.values()) if isinstance(prompt, Mapping) else [prompt]
+    return sum(len(value) for value in values if isinstance(value, Sequence))
+
+
+def _unnamed(prompt: Prompt) -> str | Sequence[int]:
+    """A prompt without the name that says what it is."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    for name, kind in (("prompt", str), ("prompt_token_ids", Sequence)):
+        value = prompt.get(name)
+        if len(prompt) == 1 and isinstance(value, kind):
+            return value
+    raise InvalidRequestError(
+        "prompt: a mapping must have a text under 'prompt' or token ids under 'prompt_token_ids', and "
+        f"nothing else; got {', '.join(map(repr, prompt)) or 'nothing'}",
+        param="prompt",
+    )
 
 
 def _as_token_ids(prompt: Sequence[int]) -> tuple[int, ...]:

@@ -59,10 +59,6 @@ def token_output(
     **fields: Any,
 ) -> TokenOutput:
     """A step's output; tokens of the byte model may be given as bytes."""
-    return TokenOutput(
-        request_id=request_id,
-        token_ids=tuple(token_ids),
-        finish_reason=reason,
-        **({"logprobs": tuple(map(logprobs_of, token_ids))} if has_logprobs else {}),
-        **fields,
-    )
+    if has_logprobs:
+        fields["logprobs"] = tuple(map(logprobs_of, token_ids))
+    return TokenOutput(request_id=request_id, token_ids=tuple(token_ids), finish_reason=reason, **fields)

@@ -9,7 +9,7 @@ from tests.fakes import EOS_ID, VOCAB_SIZE
 from tests.triolet.frontend.parts import input_processor
 
 from triolet.errors import InvalidRequestError, PromptTooLongError
-from triolet.frontend.input_processor import InputProcessor
+from triolet.frontend.input_processor import InputProcessor, prompt_length
 from triolet.sampling_params import SamplingParams, StructuredOutputs
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -29,8 +29,19 @@ class TestPrompts:
         assert inputs.tokenize(prompt) == tuple(prompt)
 
     @pytest.mark.parametrize(
+        ("prompt", "text"), [({"prompt": "né"}, "né"), ({"prompt_token_ids": [*"né".encode()]}, None)]
+    )
+    def test_either_may_come_under_its_name(
+        self, inputs: InputProcessor, prompt: Any, text: str | None
+    ) -> None:
+        state = inputs.prepare(prompt, SamplingParams())
+        assert state.head.prompt_token_ids == tuple("né".encode())
+        assert state.head.prompt == text
+
+    @pytest.mark.parametrize(
         "prompt",
         [
+            {}, {"prompt": [1]}, {"prompt_token_ids": 5}, {"prompt": "a", "multi_modal_data": {}},
             "", [], (), None, 5, 1.5, True, b"abc", bytearray(b"a"), {"a": 1}, {1, 2}, iter([1]), object(),
             ["a"], [1, "a"], [True], [1.0], [None], [[1]], [-1], [VOCAB_SIZE], [2**70], [1, -(2**70)],
             "\ud800",
@@ -42,6 +53,13 @@ class TestPrompts:
             inputs.tokenize(prompt)
         assert caught.value.param == "prompt"
         assert caught.value.message.startswith("prompt")
+
+    @pytest.mark.parametrize(
+        ("prompt", "length"),
+        [("abc", 3), ([1, 2], 2), ({"prompt": "abcd"}, 4), (None, 0), ({"prompt": 5}, 0)],
+    )
+    def test_the_length_is_known_before_it_is_looked_at(self, prompt: Any, length: int) -> None:
+        assert prompt_length(prompt) == length
 
     def test_the_error_says_which_token(self, inputs: InputProcessor) -> None:
         with pytest.raises(InvalidRequestError, match=r"token 2 is 999, not in the vocabulary \[0, 258\)"):
