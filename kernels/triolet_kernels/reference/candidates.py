@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 __all__ = ["top_candidates"]
 
+MIN_NUM_GROUPS = 256
+"""With fewer, numpy has too little to do at a time to do it in vectors."""
+
 
 def top_candidates(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Ids of the first ``count`` ≥ 1 tokens of ``logits (V,)``, fewer if V is less. No logit is NaN."""
@@ -26,7 +29,7 @@ def _lower_bound(logits: NDArray[np.float32], count: int) -> np.float32:
     The vocabulary is dealt out to some groups; the ``count``-th highest of their maxima is such a number.
     Where groups would have one member each, it is the ``count``-th highest logit itself.
     """
-    group_size = max(1, len(logits) // (4 * count))
+    group_size = max(1, len(logits) // max(4 * count, MIN_NUM_GROUPS))
     num_groups = len(logits) // group_size
     maxima = logits[: num_groups * group_size].reshape(group_size, num_groups).max(axis=0)
     return np.float32(np.partition(maxima, -count)[-count])
