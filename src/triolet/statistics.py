@@ -15,6 +15,7 @@ __all__ = [
     "EngineState",
     "EngineStatistics",
     "Histogram",
+    "IterationStatistics",
     "SchedulerStatistics",
     "count_histogram",
     "token_histogram",
@@ -90,15 +91,31 @@ class SchedulerStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IterationStatistics:
+    """One step of an engine core: how many requests were in it, and its tokens.
+
+    ``num_prompt_tokens``: computed of prompts, those of preempted requests again. ``num_generated_tokens``:
+    what came out. ``num_failed``: requests that it ended with an error.
+    """
+
+    step_id: int
+    num_requests: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStatistics:
     """A snapshot of what an engine core has done since it started.
 
     Times are in seconds. ``queue_time``: from a request's arrival to its first step; ``prefill_time``: from
     there to its first token; ``decode_time``: from there to its last; ``inference_time``: both.
     ``time_per_output_token``: the mean of a request over its tokens after the first. The histograms of tokens
-    are of ended requests, ``iteration_tokens`` of steps.
+    are of ended requests, ``iteration_tokens`` of steps. ``last_iteration`` is the step that ended last.
     """
 
+    last_iteration: IterationStatistics | None = None
     num_computed_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     queue_time: Histogram = field(default_factory=Histogram)

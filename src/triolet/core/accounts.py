@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from math import ceil
 
 from triolet.core.deadlines import Deadlines, RequestPhase
-from triolet.plan import StepPlan
-from triolet.request import Request, TokenOutput
-from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
+from triolet.plan import PlanRow, StepPlan
+from triolet.request import FinishReason, Request, TokenOutput
+from triolet.statistics import CoreStatistics, Histogram, IterationStatistics, SchedulerStatistics
 
 __all__ = ["Accounts"]
 
@@ -46,6 +46,7 @@ class Accounts:
         self._requests: dict[int, _Progress] = {}
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
+        self._last_iteration: IterationStatistics | None = None
         self._live = CoreStatistics()  # for its histograms, which are added to
         self._recent_ends: deque[float] = deque(maxlen=NUM_RECENT)
         self._logged_at = 0.0
@@ -77,10 +78,16 @@ class Accounts:
     def committed(self, plan: StepPlan, outputs: Sequence[TokenOutput]) -> None:
         """A step has been computed, and this came of it."""
         now = self._clock()
-        self._live.iteration_tokens.observe(plan.num_tokens)
-        self._num_prompt_tokens += sum(
-            max(0, min(len(row.request.prompt_token_ids) - row.start, row.num_tokens)) for row in plan.rows
+        self._last_iteration = IterationStatistics(
+            step_id=plan.step_id,
+            num_requests=len(plan.rows),
+            num_prompt_tokens=sum(map(_num_prompt_tokens, plan.rows)),
+            num_generated_tokens=sum(len(output.token_ids) for output in outputs),
+            num_failed=sum(output.finish_reason is FinishReason.ERROR for output in outputs),
         )
+        self._live.iteration_tokens.observe(plan.num_tokens)
+        self._num_prompt_tokens += self._last_iteration.num_prompt_tokens
+        self._num_generated_tokens += self._last_iteration.num_generated_tokens
         for output in outputs:
             self._note_tokens(output, now)
             if output.finish_reason is not None:
@@ -118,6 +125,7 @@ class Accounts:
             if isinstance(value := getattr(self._live, one.name), Histogram)
         }
         return CoreStatistics(
+            last_iteration=self._last_iteration,
             num_computed_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_generated_tokens,
             **histograms,
@@ -146,7 +154,6 @@ class Accounts:
         progress = self._requests.get(output.request_id)
         if progress is None or not output.token_ids:
             return
-        self._num_generated_tokens += len(output.token_ids)
         progress.num_generated_tokens += len(output.token_ids)
         progress.last_token = now
         if progress.first_token is None:
@@ -154,6 +161,10 @@ class Accounts:
             if progress.started is not None:
                 self._live.prefill_time.observe(now - progress.started)
             self.deadlines.reach(output.request_id, RequestPhase.GENERATING)
+
+
+def _num_prompt_tokens(row: PlanRow) -> int:
+    return max(0, min(len(row.request.prompt_token_ids) - row.start, row.num_tokens))
 
 
 def _describe(scheduler: SchedulerStatistics) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from triolet.core.loop import LoopPoster, loop_poster
+from triolet.errors import EngineDeadError
 
 __all__ = ["DeviceThread"]
 
@@ -28,7 +29,7 @@ class DeviceThread:
     """A thread that runs calls one after another; open it with ``async with`` on the loop that uses it.
 
     Resource handling: leaving the scope waits, shielded, for the call under way to finish and for the
-    thread to end, so that nothing runs on the device afterwards. Calls not yet begun are dropped.
+    thread to end, so that nothing runs on the device afterwards. Calls not yet begun raise EngineDeadError.
     """
 
     def __init__(self, name: str = "triolet-device") -> None:
@@ -59,8 +60,10 @@ class DeviceThread:
     def submit(self, function: Callable[[], T], on_done: Callable[[Any, BaseException | None], None]) -> None:
         """Run ``function`` on the thread, then ``on_done(result, error)`` on the loop; never blocks.
 
-        ``on_done`` must not raise.
+        ``on_done`` must not raise. Raises EngineDeadError once the thread has ended or is going to.
         """
+        if self._is_closing:
+            raise _ended()
         self._jobs.put((function, on_done))
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -83,9 +86,10 @@ class DeviceThread:
         return result  # type: ignore[no-any-return]
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._is_closing:
-            self._run(*job)
-            del job  # or the last result stays alive until the next call
+        while (job := self._jobs.get()) is not None:
+            function, on_done = job
+            self._run(_refuse if self._is_closing else function, on_done)
+            del job, function, on_done  # or the last result stays alive until the next call
         self._post(self._ended.set)
 
     def _run(self, function: Callable[[], Any], on_done: Callable[[Any, BaseException | None], None]) -> None:
@@ -96,3 +100,11 @@ class DeviceThread:
         except BaseException as exc:
             error = exc
         self._post(lambda: on_done(result, error))
+
+
+def _refuse() -> None:
+    raise _ended()
+
+
+def _ended() -> EngineDeadError:
+    return EngineDeadError("the engine has stopped")

@@ -23,6 +23,7 @@ from triolet.core.control import PauseMode, SleepPart, check_level, check_mode
 from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
+from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
 from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
@@ -109,7 +110,8 @@ class CoreService:
                     task_status.started()
                     await anyio.sleep_forever()
             finally:
-                self._is_abandoned = True
+                self._is_abandoned = self._is_stopped = True
+                self._note_change()
                 with anyio.CancelScope(shield=True):
                     await self._thread.call(self._close_core)
 
@@ -122,6 +124,7 @@ class CoreService:
         self._step_scope.cancel()
         self._is_stopped = True
         self._deadline_changed.set()
+        self._note_change()
         self._output_arrived.set()
 
     def _load_core(self) -> None:
@@ -247,6 +250,8 @@ class CoreService:
             return
         self._end_early(self.core.pause(mode))
         while not self.core.is_quiet:
+            if self._is_stopped:
+                raise EngineDeadError("the engine stopped before its pause was complete")
             await self._wait_for_change()
             if not self.core.is_paused:
                 raise RuntimeError("the engine was resumed before its pause was complete")

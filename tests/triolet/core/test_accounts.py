@@ -5,7 +5,7 @@ import pytest
 from triolet.core.accounts import MAX_RETRY_AFTER, Accounts
 from triolet.plan import PlanRow, StepPlan
 from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
-from triolet.statistics import Histogram, SchedulerStatistics
+from triolet.statistics import Histogram, IterationStatistics, SchedulerStatistics
 
 
 class Clock:
@@ -72,6 +72,9 @@ def test_times_of_a_request(accounts: Accounts, clock: Clock) -> None:
     assert (found.num_computed_prompt_tokens, found.num_generated_tokens) == (5, 3)
     assert (sum(found.iteration_tokens.counts), found.iteration_tokens.total) == (4, 7)
     assert accounts.request_ids == ()
+    assert found.last_iteration == IterationStatistics(
+        step_id=0, num_requests=1, num_prompt_tokens=0, num_generated_tokens=1, num_failed=0
+    )
 
 
 def test_a_snapshot_does_not_change(accounts: Accounts, clock: Clock) -> None:

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from triolet.core.device_thread import DeviceThread
+from triolet.errors import EngineDeadError
 
 pytestmark = pytest.mark.anyio
 
@@ -50,13 +51,19 @@ async def test_leaving_waits_for_the_call_under_way_even_when_cancelled() -> Non
     assert ended.is_set()
 
 
-async def test_calls_not_begun_are_dropped_and_the_thread_ends() -> None:
+async def test_calls_not_begun_fail_and_the_thread_ends() -> None:
     before = threading.active_count()
     gate, ran = threading.Event(), []
+    errors: list[BaseException | None] = []
     async with DeviceThread() as thread:
-        thread.submit(lambda: gate.wait(30), lambda result, error: None)
-        thread.submit(lambda: ran.append(1), lambda result, error: None)
+        thread.submit(lambda: gate.wait(30), lambda result, error: errors.append(error))
+        thread.submit(lambda: ran.append(1), lambda result, error: errors.append(error))
         threading.Timer(0.01, gate.set).start()
+    assert not ran
+    assert errors[0] is None
+    assert isinstance(errors[1], EngineDeadError)
+    with pytest.raises(EngineDeadError):
+        await thread.call(lambda: ran.append(1))
     assert not ran
     assert threading.active_count() <= before + 1  # the timer may be ending still
 

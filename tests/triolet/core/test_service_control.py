@@ -17,7 +17,7 @@ from tests.triolet.core.services import collect, hold, request, said, start
 from triolet.args import EngineArgs
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
-from triolet.errors import InvalidRequestError
+from triolet.errors import EngineDeadError, InvalidRequestError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [1, 2])]
 
@@ -159,6 +159,27 @@ class TestControl:
             runner.gate.set()
             assert said((await collect(service, 1))[1]) == "defgLENGTH"
             task_group.cancel_scope.cancel()
+
+    async def test_who_waits_for_a_pause_hears_that_the_service_has_ended(self, depth: int) -> None:
+        runner = FakeRunner()
+        failures = []
+        async with anyio.create_task_group() as waiting, anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+
+            async def pause() -> None:
+                try:
+                    await service.pause("wait")
+                except EngineDeadError as exc:
+                    failures.append(str(exc))
+
+            await hold(runner, service, request(1, max_tokens=400))
+            waiting.start_soon(pause)
+            await anyio.wait_all_tasks_blocked()
+            runner.gate.set()
+            task_group.cancel_scope.cancel()
+        assert failures == ["the engine stopped before its pause was complete"]
+        with pytest.raises(EngineDeadError):
+            await service.wake_up()
 
     @pytest.mark.parametrize("level", [0, 1, 2])
     async def test_sleep_and_wake(self, depth: int, level: int) -> None:
