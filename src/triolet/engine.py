@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from triolet.args import EngineArgs
@@ -31,6 +30,7 @@ from triolet.errors import (
     TrioletError,
     UsageError,
 )
+from triolet.frontend.background import run_in_background
 from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt, prompt_length
@@ -147,7 +147,7 @@ class Engine(EngineControl):
         text: list[tuple[Tokenizer, ChatTemplate | None]] = []
 
         async def read_text() -> None:
-            text.append(await anyio.to_thread.run_sync(load_text, files, self.args, abandon_on_cancel=True))
+            text.append(await run_in_background(partial(load_text, files, self.args)))
 
         async with anyio.create_task_group() as reading:
             reading.start_soon(read_text)

