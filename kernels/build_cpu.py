@@ -33,7 +33,7 @@ COMMON_FLAGS = (
     "-fno-rtti",
     "-Wno-psabi",
 )
-AVX2_FLAGS = "-mavx2 -mfma"
+AVX2_FLAGS = "-mavx2 -mfma -mf16c"
 AVX512_FLAGS = f"{AVX2_FLAGS} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16"
 X86_VARIANTS: Mapping[str, str] = {
     "amx": f"{AVX512_FLAGS} -mavx512fp16 -mamx-tile -mamx-bf16",

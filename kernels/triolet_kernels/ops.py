@@ -256,12 +256,17 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
 def preferred_dtype(device: torch.device) -> torch.dtype:
     """The number format of activations and KV cache that ``device`` is fast at.
 
-    bfloat16 where it is native (on a CPU: AVX512-BF16 or AMX instructions), float32 elsewhere.
+    On a CPU bfloat16 where it is native (AVX512-BF16 or AMX instructions), and where compiled kernels have
+    AVX2: they widen it as they read, and multiply quantised weights in int8 for it alone. Else float32.
     """
     import torch
 
+    from triolet_kernels.cpu.loader import LIBRARY_PATH
+
     if device.type == "cpu":
-        return torch.bfloat16 if _cpu_flags() & {"avx512_bf16", "amx_bf16"} else torch.float32
+        flags = _cpu_flags()
+        is_fast = flags & {"avx512_bf16", "amx_bf16"} or ("avx2" in flags and LIBRARY_PATH.exists())
+        return torch.bfloat16 if is_fast else torch.float32
     return torch.bfloat16
 
 

@@ -3,79 +3,50 @@
 // A weight is code * scale + minimum with one scale and minimum to a block; an input is code * step. A block's
 // product of codes is exact in int32; blocks are added in float32, in order, so that a row's result has the same
 // bits whatever the rows beside it. One scale to a whole row of inputs would cost some 4 % of perplexity; one to a block
-// costs less than 1 %. Only for CPUs with AVX512-VNNI; those with matrix tiles have something better (tile_linear.cpp).
+// costs less than 1 %. Only for CPUs with AVX512-VNNI or AVX2; those with matrix tiles have something better
+// (tile_linear.cpp).
 
 #include "simd.h"
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVX2__)
 
 #include <stdlib.h>
 
+#include "code_products.h"
 #include "parallel.h"
-#include "quantized_rows.h"
 
 namespace {
 
-TRIOLET_INLINE __m512i splat_quad(const int8_t* source) {
-    int32_t quad;
-    memcpy(&quad, source, 4);
-    return _mm512_set1_epi32(quad);
-}
-
-template <int ROWS>
-TRIOLET_INLINE void add_quads(__m512i (&sum)[ROWS][2], __m512i left, __m512i right, const int8_t* codes) {
-#pragma GCC unroll 8
-    for (int row = 0; row < ROWS; ++row) {
-        __m512i quad = splat_quad(codes + row * 4);
-        sum[row][0] = _mm512_dpbusd_epi32(sum[row][0], left, quad);
-        sum[row][1] = _mm512_dpbusd_epi32(sum[row][1], right, quad);
-    }
-}
-
-// sum[row][half] += codes of the weights, in their unit, · codes of the inputs, over one block
+// results[row][kPanel] for ROWS rows and two vectors of a panel, the first of which is `vector`
 template <int BITS, int ROWS>
-TRIOLET_INLINE void multiply_block(__m512i (&sum)[ROWS][2], const uint8_t* weights, const int8_t* codes) {
-    constexpr int kQuad = 4 * ROWS;
-    const __m512i upper = _mm512_set1_epi8(-16);
-#pragma GCC unroll 8
-    for (int quad = 0; quad < BITS; ++quad) {
-        __m512i left = _mm512_loadu_si512(weights + quad * 128);
-        __m512i right = _mm512_loadu_si512(weights + quad * 128 + 64);
-        if constexpr (BITS == 8) {
-            add_quads<ROWS>(sum, left, right, codes + quad * kQuad);
-        } else {
-            add_quads<ROWS>(sum, _mm512_and_si512(_mm512_slli_epi16(left, 4), upper),
-                            _mm512_and_si512(_mm512_slli_epi16(right, 4), upper), codes + quad * kQuad);
-            add_quads<ROWS>(sum, _mm512_and_si512(left, upper), _mm512_and_si512(right, upper),
-                            codes + (quad + 4) * kQuad);
-        }
-    }
-}
-
-// results[row][kPanel] for ROWS rows and one panel
-template <int BITS, int ROWS>
-void multiply_panel(const uint8_t* panel, const WeightFormat& format, const QuantizedRows& rows, float* results) {
+TRIOLET_INLINE void multiply_vectors(const uint8_t* panel, const WeightFormat& format, const QuantizedRows& rows,
+                                     int vector, float* results) {
     Vec total[ROWS][2];
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row) total[row][0] = total[row][1] = splat(0);
     for (int64_t term = 0; term < *rows.num_terms; ++term) {
         const uint8_t* weights = panel + rows.block[term] * format.block_size();
-        __m512i sum[ROWS][2];
-#pragma GCC unroll 8
-        for (int row = 0; row < ROWS; ++row) sum[row][0] = sum[row][1] = _mm512_set1_epi32(kSumStart);
-        multiply_block<BITS, ROWS>(sum, weights, rows.codes + term * kBlock * ROWS);
-        const WeightScales scales[2] = {{weights, format, 0}, {weights, format, 1}};
+        Codes sum[ROWS][2];
+        multiply_block<BITS, ROWS>(sum, weights + vector * kLanes * 4, rows.codes + term * kBlock * ROWS);
+        const WeightScales scales[2] = {{weights, format, vector}, {weights, format, vector + 1}};
 #pragma GCC unroll 8
         for (int row = 0; row < ROWS; ++row) {
             Vec step = splat(rows.steps[term * ROWS + row]), input_sum = splat(rows.sums[term * ROWS + row]);
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half)
-                total[row][half] = scales[half].add_to(total[row][half], sum[row][half], step, input_sum);
+            for (int v = 0; v < 2; ++v)
+                total[row][v] = scales[v].add_to(total[row][v], as_floats(sum[row][v]), step, input_sum);
         }
     }
 #pragma GCC unroll 8
     for (int row = 0; row < ROWS; ++row)
-        for (int half = 0; half < 2; ++half) store(results + row * kPanel + half * kLanes, total[row][half]);
+        for (int v = 0; v < 2; ++v) store(results + row * kPanel + (vector + v) * kLanes, total[row][v]);
+}
+
+// results[row][kPanel] for ROWS rows and one panel
+template <int BITS, int ROWS>
+void multiply_panel(const uint8_t* panel, const WeightFormat& format, const QuantizedRows& rows, float* results) {
+    for (int vector = 0; vector < kVectors; vector += 2)
+        multiply_vectors<BITS, ROWS>(panel, format, rows, vector, results);
 }
 
 using MultiplyPanel = void (*)(const uint8_t*, const WeightFormat&, const QuantizedRows&, float*);
@@ -87,7 +58,7 @@ MultiplyPanel multiply_panel_for(int64_t num_rows) {
         case 2: return multiply_panel<BITS, 2>;
         case 3: return multiply_panel<BITS, 3>;
         case 4: return multiply_panel<BITS, 4>;
-        case 5: return multiply_panel<BITS, 5>;
+        case 5: return multiply_panel<BITS, kRows < 5 ? kRows : 5>;
         default: return multiply_panel<BITS, kRows>;
     }
 }
@@ -124,8 +95,7 @@ struct Linear {
         if (bias)
             for (int64_t i = 0; i < count; ++i) results[i] += bias[first_output + i];
         if (count == kPanel) {
-            store(target, load(results));
-            store(target + kLanes, load(results + kLanes));
+            for (int64_t i = 0; i < kPanel; i += kLanes) store(target + i, load(results + i));
         } else {
             for (int64_t i = 0; i < count; ++i) put(target + i, results[i]);
         }

@@ -13,7 +13,7 @@ from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.reference import ReferenceOps
 
-ROUNDING = ("cpu-avx512",)
+ROUNDING = ("cpu-avx512", "cpu-avx2")
 """The variants whose kernel rounds inputs to int8."""
 
 SIZES = [(1, 64, 32), (3, 576, 960), (8, 96, 31), (50, 1536, 576), (65, 32, 7)]
