@@ -24,6 +24,7 @@ __all__ = [
     "Kernel",
     "NativeError",
     "NativeLibrary",
+    "Recording",
     "Value",
 ]
 
