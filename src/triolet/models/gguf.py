@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -101,9 +100,13 @@ class GGUFFile:
         return np.frombuffer(self._data, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
 
     def close(self) -> None:
-        """Unmap the file, unless views of it are alive: it is then unmapped with the last of them."""
-        with suppress(BufferError):
+        """Unmap the file. Where views are alive it is unmapped with the last of them; until then it takes no
+        memory but for what is read again.
+        """
+        try:
             self._data.close()
+        except BufferError:
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def __enter__(self) -> Self:
         return self

@@ -33,6 +33,21 @@ def test_metadata_and_tensors_are_those_written(llama_gguf: Path) -> None:
             np.testing.assert_array_equal(file.view(tensor).view(np.float32), values.reshape(-1))
 
 
+def test_a_view_lives_on_after_the_file_is_closed_and_takes_no_memory(llama_gguf: Path) -> None:
+    def resident_kilobytes() -> int:
+        maps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        mapping = maps.split(str(llama_gguf), maxsplit=1)[1]
+        return int(mapping.split("Rss:", maxsplit=1)[1].split(maxsplit=1)[0])
+
+    with GGUFFile(llama_gguf) as file:
+        name, values = next(iter(llama_tensors().items()))
+        view = file.view(file.tensors[name])
+        assert view.any()
+        assert resident_kilobytes() > 0
+    assert resident_kilobytes() == 0
+    np.testing.assert_array_equal(view.view(np.float32), values.reshape(-1))
+
+
 def test_the_table_of_formats_is_that_of_the_gguf_package() -> None:
     for number, kind in TENSOR_KINDS.items():
         known = gguf.GGMLQuantizationType(number)
