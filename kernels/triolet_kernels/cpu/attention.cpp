@@ -14,11 +14,11 @@ namespace {
 
 constexpr int64_t kSpan = 128;
 constexpr int kTileRows = 32;
-constexpr int64_t kUnitsPerThread = 4;  // fewer than this, and spans are shared out as well
+constexpr int64_t kUnitsPerThread = 4;  // a tile that is more than such a share of the work is shared out by spans
 
-// Some tokens of one sequence.
+// Some tokens of one sequence, and the tile's place among those that are shared out by spans; -1 if it is not.
 struct TokenTile {
-    int32_t sequence, first_token, num_tokens;
+    int32_t sequence, first_token, num_tokens, shared_index;
 };
 
 // The rows that one thread carries through the keys together.
@@ -66,7 +66,26 @@ struct Attention {
         int64_t count = 0;
         for (int32_t s = 0; s < num_sequences; ++s)
             for (int32_t token = query_starts[s]; token < query_starts[s + 1]; token += int32_t(tile_tokens()))
-                tiles[count++] = {s, token, int32_t(smaller(tile_tokens(), query_starts[s + 1] - token))};
+                tiles[count++] = {s, token, int32_t(smaller(tile_tokens(), query_starts[s + 1] - token)), -1};
+        return count;
+    }
+
+    // Spans that hold keys which a tile sees.
+    int64_t num_spans_of(const TokenTile& tile) const {
+        int64_t first = positions[tile.first_token], last = positions[tile.first_token + tile.num_tokens - 1];
+        int64_t first_key = geometry.window && first + 1 > geometry.window ? first + 1 - geometry.window : 0;
+        return last / kSpan - first_key / kSpan + 1;
+    }
+
+    // Numbers the tiles that would keep one thread busy while the others have nothing left; returns how many.
+    int64_t find_shared(TokenTile* tiles, int64_t num_tiles, int64_t num_threads) const {
+        int64_t total = 0, count = 0;
+        for (int64_t i = 0; i < num_tiles; ++i) total += num_spans_of(tiles[i]);
+        for (int64_t i = 0; i < num_tiles && num_threads > 1; ++i) {
+            int64_t num_spans = num_spans_of(tiles[i]);
+            if (num_spans > 1 && num_spans * num_threads * kUnitsPerThread > total * num_groups())
+                tiles[i].shared_index = int32_t(count++);
+        }
         return count;
     }
 
@@ -205,21 +224,28 @@ struct Attention {
 
     void run(int64_t num_tokens, int64_t max_length, RunTeam run_team, int64_t num_threads) const {
         auto* tiles = static_cast<TokenTile*>(malloc(sizeof(TokenTile) * num_tokens));
-        int64_t num_units = cut(tiles) * num_groups();
-        int64_t num_spans = divide_up(max_length, kSpan);
-        bool is_split = num_threads > 1 && num_spans > 1 && num_units < kUnitsPerThread * num_threads;
+        int64_t num_tiles = cut(tiles), num_spans = divide_up(max_length, kSpan);
+        int64_t num_shared = find_shared(tiles, num_tiles, num_threads);
         float* parts = nullptr;
-        if (is_split) {
-            parts = static_cast<float*>(malloc(sizeof(float) * num_units * num_spans * state_size()));
-            for_each_unit(run_team, num_threads, num_units * num_spans, [&](int64_t index) {
-                int64_t unit = index / num_spans;
-                run_span(tiles[unit / num_groups()], unit % num_groups(), index % num_spans,
-                         parts + unit * num_spans * state_size());
+        auto parts_of = [&](const TokenTile& tile, int64_t group) {
+            return parts + (tile.shared_index * num_groups() + group) * num_spans * state_size();
+        };
+        if (num_shared) {
+            parts = static_cast<float*>(malloc(sizeof(float) * num_shared * num_groups() * num_spans * state_size()));
+            auto* shared = static_cast<TokenTile*>(malloc(sizeof(TokenTile) * num_shared));
+            for (int64_t i = 0; i < num_tiles; ++i)
+                if (tiles[i].shared_index >= 0) shared[tiles[i].shared_index] = tiles[i];
+            for_each_unit(run_team, num_threads, num_shared * num_groups() * num_spans, [&](int64_t index) {
+                int64_t unit = index / num_spans, group = unit % num_groups();
+                const TokenTile& tile = shared[unit / num_groups()];
+                run_span(tile, group, index % num_spans, parts_of(tile, group));
             });
+            free(shared);
         }
-        for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
-            run_tile(tiles[unit / num_groups()], unit % num_groups(),
-                     parts ? parts + unit * num_spans * state_size() : nullptr);
+        for_each_unit(run_team, num_threads, num_tiles * num_groups(), [&](int64_t unit) {
+            const TokenTile& tile = tiles[unit / num_groups()];
+            int64_t group = unit % num_groups();
+            run_tile(tile, group, tile.shared_index >= 0 ? parts_of(tile, group) : nullptr);
         });
         free(parts);
         free(tiles);

@@ -245,6 +245,9 @@ class KVCacheManager:
 
         There is, for as many tokens as the sequence had when it was admitted.
         """
+        num_entries = -(-num_tokens // self._block_size)
+        if num_entries <= len(blocks.tables[0]):
+            return True
         claims = [
             max(claim, group.claim_for(num_tokens))
             for group, claim in zip(self._groups, blocks.claims, strict=True)
@@ -253,9 +256,8 @@ class KVCacheManager:
         if any(more > group.num_available for group, more in zip(self._groups, growths, strict=True)):
             return False
         blocks.claims = claims
-        num_entries = -(-num_tokens // self._block_size)
         for group, table, more in zip(self._groups, blocks.tables, growths, strict=True):
-            added = group.pool.allocate(max(0, num_entries - len(table)))
+            added = group.pool.allocate(num_entries - len(table))
             group.num_claimed += more
             group.num_owned += len(added)
             table += added

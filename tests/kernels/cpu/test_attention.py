@@ -124,7 +124,10 @@ def test_bits_do_not_depend_on_company_or_blocks(
         start += len(alone)
 
 
-@pytest.mark.parametrize("spans", [SPANS, [(700, 701)], [(512, 514), (0, 3)]])
+@pytest.mark.parametrize(
+    "spans",
+    [SPANS, [(700, 701)], [(512, 514), (0, 3)], [*[(30 + i, 31 + i) for i in range(8)], (1500, 1530)]],
+)
 def test_bits_do_not_depend_on_the_number_of_threads(ops: CpuOps, spans: Spans) -> None:
     shape = Shape(num_heads=9, num_kv_heads=3, head_dim=64, block_size=32, dtype=torch.bfloat16)
     problem = make_problem(shape, [end for _, end in spans])
