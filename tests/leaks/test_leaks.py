@@ -101,6 +101,6 @@ async def test_what_an_engine_held_is_back_when_its_scope_ends(byte_model: Path)
     for _ in range(5):
         await use_and_leave()
     with anyio.move_on_after(10):  # a thread may hold what it handed over until it has its next turn
-        while not take_census().objects <= before.objects:
+        while not take_census().objects <= before.objects:  # noqa: ASYNC110 - a thread tells nobody
             await anyio.sleep(0.01)
     check_no_more(before, take_census())
