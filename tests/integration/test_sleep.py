@@ -35,7 +35,7 @@ def finish(engine: LLMEngine) -> dict[str, object]:
 
 
 def test_requests_go_on_after_it_as_if_nothing_had_been(smollm2_path: Path) -> None:
-    with LLMEngine(model=str(smollm2_path)) as engine:
+    with LLMEngine(model=str(smollm2_path), num_threads=1) as engine:
         start(engine)
         expected = finish(engine)
         start(engine)
