@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompt-tokens", type=int, default=6000)
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--steps", type=int, default=300, help="steps of the streams alone")
-    parser.add_argument("--thresholds", type=int, nargs="*", default=[0, 32, 64, 128])
+    parser.add_argument("--thresholds", type=int, nargs="*", default=[512, 20, 0])
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args(argv)
