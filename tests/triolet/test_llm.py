@@ -4,7 +4,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -202,8 +202,12 @@ class TestFailures:
         assert num_interrupts > 20, "it was meant to be interrupted"
 
 
-def is_interrupted(llm: LLM, num_lines: int) -> bool:
-    """Generate, with a KeyboardInterrupt before the given one of the lines run; → whether it came."""
+def generate_two(llm: LLM) -> None:
+    llm.generate(["abc", "ab"], SamplingParams(max_tokens=3, stop=("xyz",)), use_tqdm=False)
+
+
+def is_interrupted(llm: LLM, num_lines: int, call: Callable[[LLM], object] = generate_two) -> bool:
+    """Call it, with a KeyboardInterrupt before the given one of the lines run; → whether it came."""
     countdown = num_lines
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
@@ -219,7 +223,7 @@ def is_interrupted(llm: LLM, num_lines: int) -> bool:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        llm.generate(["abc", "ab"], SamplingParams(max_tokens=3, stop=("xyz",)), use_tqdm=False)
+        call(llm)
     except KeyboardInterrupt:
         return True
     finally:

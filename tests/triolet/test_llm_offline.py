@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes import FakeRunner
-from tests.triolet.test_llm import check_usable, make, texts
+from tests.triolet.test_llm import check_usable, is_interrupted, make, texts
 
 from triolet import BeamSearchParams, FinishReason, SamplingParams
 from triolet.errors import InvalidRequestError, PromptTooLongError, UsageError
@@ -86,6 +87,29 @@ class TestQueue:
         llm.resume()
         (output,) = llm.wait_for_completion()
         assert output.outputs[0].finish_reason is FinishReason.ABORT
+
+
+def queue_and_wait(llm: LLM) -> None:
+    llm.enqueue(["abc", "ab"], THREE)
+    llm.wait_for_completion(use_tqdm=False)
+
+
+def search(llm: LLM) -> None:
+    llm.beam_search("abc", BeamSearchParams(beam_width=2, max_tokens=3))
+
+
+def continue_thrice(llm: LLM) -> None:
+    llm.generate("abc", THREE.replace(n=3), use_tqdm=False)
+
+
+@pytest.mark.parametrize("call", [queue_and_wait, search, continue_thrice])
+def test_an_interrupt_at_any_moment_leaves_nothing_behind(llm: LLM, call: Callable[[LLM], None]) -> None:
+    num_interrupts = 0
+    for num_lines in range(1, 1500, 53):
+        num_interrupts += is_interrupted(llm, num_lines, call)
+        llm.wait_for_completion(use_tqdm=False)  # an interrupt between the two calls leaves what was queued
+        check_usable(llm)
+    assert num_interrupts > 8, "it was meant to be interrupted"
 
 
 class TestSeveral:
