@@ -104,36 +104,57 @@ TRIOLET_INLINE void add_values(const T* values, const T* weights, int num_keys, 
         for (int v = 0; v < NV; ++v) store(output + row * head_dim + v * kLanes, sum[row][v]);
 }
 
-// Turns one row's scores into weights; returns the factor for what was summed before.
-template <class T>
-TRIOLET_INLINE float weigh_scores(const float* scores, T* weights, int first, int end, const ChunkGeometry& geometry,
-                                  float* maximum, float* sum_lanes_of_row) {
-    Vec score[kChunk / kLanes];
+// Puts one row's scores in units of log2, hides keys outside of first:end; returns the largest so far.
+TRIOLET_INLINE float scale_scores(float* scores, int first, int end, const ChunkGeometry& geometry, float before) {
     Vec largest = splat(kMasked);
-    int num_vectors = geometry.chunk / kLanes;
-    for (int v = 0; v < num_vectors; ++v) {
-        int begin = v * kLanes;
+    for (int begin = 0; begin < geometry.chunk; begin += kLanes) {
         Vec scaled = mul(load(scores + begin), splat(geometry.scale));
         if (first > begin || end < begin + kLanes) {
             int low = first - begin < 0 ? 0 : first - begin > kLanes ? kLanes : first - begin;
             int high = end - begin < 0 ? 0 : end - begin > kLanes ? kLanes : end - begin;
             scaled = keep_lanes(scaled, low, high, kMasked);
         }
-        score[v] = scaled;
+        store(scores + begin, scaled);
         largest = max(largest, scaled);
     }
-    float before = *maximum, chunk_maximum = max_lanes(largest);
-    float now = chunk_maximum > before ? chunk_maximum : before;
+    float now = max_lanes(largest);
+    return now > before ? now : before;
+}
+
+// Turns one row's scores into weights; adds them to what was summed before, in its new scale.
+template <class T>
+TRIOLET_INLINE void weigh_scores(const float* scores, T* weights, const ChunkGeometry& geometry, float maximum,
+                                 float rescale, float* sums) {
     Vec sum = splat(0);
-    for (int v = 0; v < num_vectors; ++v) {
-        Vec weight = weight_of(sub(score[v], splat(now)));
-        store(weights + v * kLanes, weight);
+    for (int begin = 0; begin < geometry.chunk; begin += kLanes) {
+        Vec weight = weight_of(sub(load(scores + begin), splat(maximum)));
+        store(weights + begin, weight);
         sum = add(sum, weight);
     }
-    float rescale = weight_of(before - now);
-    store(sum_lanes_of_row, add(mul(load(sum_lanes_of_row), splat(rescale)), sum));
-    *maximum = now;
-    return rescale;
+    store(sums, add(mul(load(sums), splat(rescale)), sum));
+}
+
+// Softmax of up to MAX_ROWS rows: scores to weights, with the factors for what was summed before.
+template <class T, int MAX_ROWS>
+TRIOLET_INLINE void weigh_rows(int count, float* scores, T* weights, const int64_t* positions, int64_t first_key,
+                               const ChunkGeometry& geometry, float* maximum, float* sums, float* rescale) {
+    constexpr int kPadded = (MAX_ROWS + kLanes - 1) / kLanes * kLanes;
+    alignas(64) float change[kPadded] = {};
+    for (int row = 0; row < count; ++row) {
+        int64_t end = positions[row] + 1 - first_key;
+        int64_t first = geometry.window ? end - geometry.window : 0;
+        float now = scale_scores(scores + row * kChunk, first < 0 ? 0 : int(first), end > kChunk ? kChunk : int(end),
+                                 geometry, maximum[row]);
+        change[row] = maximum[row] - now;
+        maximum[row] = now;
+    }
+    // For all rows at once: for each alone it would take as long as the weights of its scores.
+    for (int row = 0; row < kPadded; row += kLanes) store(change + row, weight_of(load(change + row)));
+    for (int row = 0; row < count; ++row) {
+        rescale[row] = change[row];
+        weigh_scores(scores + row * kChunk, weights + row * kChunk, geometry, maximum[row], change[row],
+                     sums + row * kLanes);
+    }
 }
 
 // Brings ROWS rows one chunk further. sums: (rows, kLanes), added up by the caller at the end of a span.
@@ -148,12 +169,7 @@ void attend_rows(const Chunk<T>& chunk, const T* query, const int64_t* positions
     for (; v + 2 * kLanes <= geometry.chunk; v += 2 * kLanes)
         score_keys<T, ROWS, 2>(chunk.keys + v * P, query, geometry, scores + v);
     if (v < geometry.chunk) score_keys<T, ROWS, 1>(chunk.keys + v * P, query, geometry, scores + v);
-    for (int row = 0; row < ROWS; ++row) {
-        int64_t end = positions[row] + 1 - chunk.first;
-        int64_t first = geometry.window ? end - geometry.window : 0;
-        rescale[row] = weigh_scores(scores + row * kChunk, weights + row * kChunk, first < 0 ? 0 : int(first),
-                                    end > kChunk ? kChunk : int(end), geometry, maximum + row, sums + row * kLanes);
-    }
+    weigh_rows<T, ROWS>(ROWS, scores, weights, positions, chunk.first, geometry, maximum, sums, rescale);
     int64_t d = 0;
     for (; d + 2 * kLanes <= geometry.head_dim; d += 2 * kLanes)
         add_values<T, ROWS, 2>(chunk.values + d * P, weights, chunk.num_keys, geometry.head_dim, rescale, values + d);

@@ -42,12 +42,8 @@ struct TileRows {
         alignas(64) bf16 weights[kRows * kChunk];
         float rescale[kRows];
         score_keys(chunk.keys, query, geometry, scores);
-        for (int row = 0; row < count; ++row) {
-            int64_t end = positions[row] + 1 - chunk.first;
-            int64_t first = geometry.window ? end - geometry.window : 0;
-            rescale[row] = weigh_scores(scores + row * kChunk, weights + row * kChunk, first < 0 ? 0 : int(first),
-                                        end > kChunk ? kChunk : int(end), geometry, maximum + row, sums + row * kLanes);
-        }
+        asm volatile("" ::: "memory");  // the tile instructions do not tell the compiler what they write
+        weigh_rows<bf16, kRows>(count, scores, weights, positions, chunk.first, geometry, maximum, sums, rescale);
         memset(weights + count * kChunk, 0, (kRows - count) * kChunk * sizeof(bf16));
         if (chunk.num_keys < kChunk) {
             alignas(64) bf16 written[kChunk * kMaxHeadDim];
