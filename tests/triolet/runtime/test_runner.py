@@ -191,6 +191,17 @@ def test_close_gives_weights_and_cache_back(model_path: Path) -> None:
     assert (model(), keys(), values()) == (None, None, None)
 
 
+@pytest.mark.parametrize(("num_kv_blocks", "max_model_len"), [(4, 32), (32, 256), (99, 256)])
+def test_auto_is_the_longest_context_that_the_cache_holds(
+    model_path: Path, num_kv_blocks: int, max_model_len: int
+) -> None:
+    args = EngineArgs(device="cpu", block_size=8, max_model_len="auto", num_kv_blocks=num_kv_blocks)
+    runner = ModelRunner.load(local_files(model_path), args, lambda phase: None)
+    assert runner.max_model_len == max_model_len
+    assert runner.layer_groups == (LayerGroup(num_blocks=num_kv_blocks),)
+    runner.close()
+
+
 @pytest.mark.parametrize("max_model_len", [1, 2, 8, 256])
 def test_warm_up_fits_any_context(model_path: Path, max_model_len: int) -> None:
     args = EngineArgs(
