@@ -15,6 +15,7 @@
     │   ├── AuthenticationError    401
     │   ├── ModelNotFoundError     404
     │   ├── RequestTooLargeError   413
+    │   ├── NotServedError         501: no model here can do it
     │   └── OverloadedError        429 (queue full) or 503 (not serving), with ``retry_after``
     └── EngineError                the engine failed
         ├── EngineGenerateError    500: this request only
@@ -37,6 +38,7 @@ __all__ = [
     "ModelFileError",
     "ModelLoadError",
     "ModelNotFoundError",
+    "NotServedError",
     "OverloadedError",
     "PromptTooLongError",
     "RequestError",
@@ -119,6 +121,14 @@ class ModelNotFoundError(RequestError):
     status = 404
     error_type = "not_found_error"
     code = "model_not_found"
+
+
+class NotServedError(RequestError):
+    """The route exists elsewhere, but nothing here can serve it; the message gives the way out."""
+
+    status = 501
+    error_type = "not_implemented_error"
+    code = "not_implemented"
 
 
 class RequestTooLargeError(RequestError):

@@ -65,6 +65,16 @@ class TestAnswers:
         assert "".join(entry["token"] for entry in content) == answer["choices"][0]["message"]["content"]
         assert content[0]["bytes"] == [ord(content[0]["token"])]
 
+    async def test_tokens_are_those_of_the_requests(self, anyio_backend_name: str, byte_model: Path) -> None:
+        messages = [{"role": "user", "content": "hi"}]
+        async with serving(make(byte_model), anyio_backend_name) as running:
+            path = "/v1/chat/completions/render"
+            rendered = (await running.client.post(path, json={"messages": messages})).json()
+            tokens = (await running.client.post("/tokenize", json={"messages": messages})).json()["tokens"]
+            text = (await running.client.post("/detokenize", json={"tokens": tokens})).json()["prompt"]
+        assert rendered["prompt"] == text == "[user]hi\n[assistant]"
+        assert rendered["token_ids"] == tokens
+
     async def test_the_seed_in_the_answer_is_the_one_to_send(
         self, anyio_backend_name: str, byte_model: Path
     ) -> None:

@@ -22,6 +22,8 @@ from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
+from triolet.web.tokens_api import add_token_routes
+from triolet.web.unserved_api import add_unserved_routes
 
 __all__ = ["blueprint", "create_app"]
 
@@ -43,7 +45,9 @@ def blueprint(
     add_completion_routes(routes, engine, settings)
     add_chat_routes(routes, engine, settings)
     add_model_routes(routes, engine, settings)
+    add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
+    add_unserved_routes(routes)
     install_error_handlers(routes)
     routes.after_request(finish_response)
     return routes

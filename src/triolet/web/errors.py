@@ -10,16 +10,24 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from quart import Blueprint, Quart, Response
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge, RequestTimeout
+from quart import Blueprint, Quart, Response, current_app, request
+from werkzeug.exceptions import (
+    HTTPException,
+    MethodNotAllowed,
+    NotFound,
+    RequestEntityTooLarge,
+    RequestTimeout,
+)
 
 from triolet.errors import (
     AuthenticationError,
     EngineDeadError,
     OverloadedError,
+    RequestError,
     RequestTooLargeError,
     TrioletError,
 )
+from triolet.web.nearest_route import nearest_route
 
 __all__ = ["RequestAbortedError", "error_body", "error_response", "install_error_handlers"]
 
@@ -83,13 +91,22 @@ async def _on_http_exception(error: HTTPException) -> Response:
 
 
 def _explain(error: HTTPException, phrase: str) -> str:
+    if isinstance(error, NotFound):
+        return _explain_not_found()
     if isinstance(error, RequestTimeout):
         return "The request body did not arrive in time."
     return f"{phrase}: {error.description}" if error.description else phrase
 
 
+def _explain_not_found() -> str:
+    routes = {rule.rule for rule in current_app.url_map.iter_rules() if not rule.arguments}
+    meant = nearest_route(request.path, routes)
+    path = repr(request.path[:200])
+    return f"There is no route {path}" + (f"; did you mean {meant}?" if meant else ".")
+
+
 async def _on_triolet_error(error: TrioletError) -> Response:
-    if error.status >= 500 and not isinstance(error, OverloadedError | RequestAbortedError):
+    if error.status >= 500 and not isinstance(error, RequestError | RequestAbortedError):
         logger.error("request failed: %s", error.message)
     return error_response(error)
 

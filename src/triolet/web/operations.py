@@ -1,4 +1,4 @@
-"""Routes for those who run the server: ``/live``, ``/ready``, ``/health``, ``/metrics``, ``/version``."""
+"""Routes for those who run the server: its health, its load, its metrics."""
 
 from __future__ import annotations
 
@@ -46,6 +46,19 @@ def add_operation_routes(blueprint: Blueprint, engine: ServingEngine, settings: 
     async def metrics() -> Response:
         text = render_metrics(engine.statistics(), model_name=engine.model_names[0])
         return Response(text, content_type=CONTENT_TYPE)
+
+    @blueprint.get("/load")
+    async def load() -> Response:
+        """How busy the engine is, for those who choose among servers."""
+        scheduler = engine.statistics().scheduler
+        return json_response(
+            {
+                "server_load": scheduler.num_running + scheduler.num_waiting,
+                "num_requests_running": scheduler.num_running,
+                "num_requests_waiting": scheduler.num_waiting,
+                "kv_cache_usage": scheduler.kv_usage,
+            }
+        )
 
     @blueprint.get("/version")
     async def version() -> Response:

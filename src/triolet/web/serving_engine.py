@@ -15,7 +15,7 @@ from triolet.request import RequestOptions, RequestOutput
 from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
 
-__all__ = ["OutputStream", "ServingEngine", "TokenText"]
+__all__ = ["MessageText", "OutputStream", "ServingEngine", "TokenText"]
 
 
 class OutputStream(Protocol):
@@ -39,13 +39,29 @@ class OutputStream(Protocol):
 
 
 class TokenText(Protocol):
-    """How tokens look, for log probabilities and for prompts that come as tokens."""
+    """The tokenizer: text to tokens and back, and how tokens look. Thread-safe."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Raises InvalidRequestError for text that is not Unicode."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
+
+    def id_to_token(self, token_id: int) -> str | None: ...
 
     def token_bytes(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> bytes: ...
 
 
+class MessageText(Protocol):
+    """The chat template. Thread-safe."""
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str: ...
+
+
 class ServingEngine(Protocol):
-    """The engine behind the routes. ``max_model_len`` and ``tokenizer`` exist once it is ready."""
+    """The engine behind the routes. ``max_model_len``, tokenizer and template exist once it is ready."""
 
     @property
     def model_names(self) -> tuple[str, ...]: ...
@@ -55,6 +71,9 @@ class ServingEngine(Protocol):
 
     @property
     def tokenizer(self) -> TokenText: ...
+
+    @property
+    def chat_template(self) -> MessageText | None: ...
 
     @property
     def state(self) -> EngineState: ...

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
+from tests.triolet.web.fake_text import ByteTokenizer, TaggedTemplate
 
 from triolet.errors import (
     EngineDeadError,
@@ -42,13 +43,6 @@ from triolet.statistics import (
 Params = SamplingParams | BeamSearchParams
 
 REPLY = "Hello, wörld 🙂 and more"
-
-
-class ByteTokenizer:
-    """Token ids are the bytes of UTF-8."""
-
-    def token_bytes(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> bytes:
-        return bytes(token_ids)
 
 
 class FakeStream:
@@ -209,6 +203,7 @@ class FakeEngine:
         self.model_names: tuple[str, ...] = ("fake/model", "alias")
         self.max_model_len = 4096
         self.tokenizer = ByteTokenizer()
+        self.chat_template: TaggedTemplate | None = TaggedTemplate()
         self.state = EngineState.STARTING
         self.refusal: Exception | None = None
         self.refused: list[TrioletError] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.triolet.web.fake_engine import ByteTokenizer
+from tests.triolet.web.fake_text import ByteTokenizer
 
 from triolet.request import TokenLogprobs
 from triolet.web.echo import Echo

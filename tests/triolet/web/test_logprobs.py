@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.triolet.web.fake_engine import ByteTokenizer
+from tests.triolet.web.fake_text import ByteTokenizer
 
 from triolet.request import TokenLogprobs
 from triolet.web.logprobs import LOWEST, ChatLogprobs, CompletionLogprobs

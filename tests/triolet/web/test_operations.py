@@ -22,6 +22,13 @@ async def test_a_server_that_serves_says_so(anyio_backend_name: str) -> None:
     assert 'triolet_num_requests_running{model_name="fake/model"} 0.0' in metrics.text
 
 
+async def test_the_load_tells_how_busy_the_engine_is(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        assert (await running.client.get("/load")).json() == {
+            "server_load": 0, "num_requests_running": 0, "num_requests_waiting": 0, "kv_cache_usage": 0.25
+        }  # fmt: skip
+
+
 async def test_http_answers_while_the_model_loads(anyio_backend_name: str) -> None:
     engine = FakeEngine(is_loading_held=True)
     async with serving(engine, anyio_backend_name, is_ready=False) as running:

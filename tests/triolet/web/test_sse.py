@@ -7,7 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.triolet.web.fake_engine import ByteTokenizer, FakeEngine
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.fake_text import ByteTokenizer
 from tests.triolet.web.serving import events_of
 
 from triolet.errors import EngineGenerateError
