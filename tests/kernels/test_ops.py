@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
+import pytest
+import torch
+from tests.kernels.cpu.variants import build_if_missing
+
+from triolet_kernels import ops
+from triolet_kernels.cpu import loader
 from triolet_kernels.ops import preferred_dtype, select_ops
 
 
@@ -14,3 +20,27 @@ def test_the_reference_can_be_asked_for() -> None:
 def test_preferred_dtype_is_one_the_kernels_take() -> None:
     assert preferred_dtype(torch.device("cpu")) in (torch.float32, torch.bfloat16)
     assert preferred_dtype(torch.device("cuda")) == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"avx2", "avx512_bf16"}, torch.bfloat16),
+        ({"avx2"}, torch.bfloat16),  # for the sake of the int8 kernels
+        ({"sse2"}, torch.float32),
+    ],
+)
+def test_preferred_dtype_of_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: torch.dtype
+) -> None:
+    build_if_missing()
+    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset(flags))
+    assert preferred_dtype(torch.device("cpu")) == expected
+
+
+def test_without_compiled_kernels_only_native_bfloat16_is_preferred(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(loader, "LIBRARY_PATH", tmp_path / "none.so")
+    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset({"avx2"}))
+    assert preferred_dtype(torch.device("cpu")) == torch.float32
