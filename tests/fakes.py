@@ -43,7 +43,7 @@ class FakeRunner:
     """A model runner whose token after position p is ``next_token(request, p)``.
 
     Clear ``gate`` to hold the next step on the device thread; ``is_held`` is set while one is held. ``fail``
-    is called with each plan and may raise.
+    is called with each plan and may raise; with one without rows when the device is tried out.
     """
 
     def __init__(
@@ -92,6 +92,10 @@ class FakeRunner:
             ),
             errors={},
         )
+
+    def probe(self) -> None:
+        if self.fail is not None:
+            self.fail(StepPlan(step_id=-1, rows=()))
 
     def release(self) -> None:
         self.missing = {"weights", "kv_cache"}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import TokenLogprobs
 
-__all__ = ["describe_failure", "execute_contained"]
+__all__ = ["describe_failure", "does_work", "execute_contained"]
 
 SPARE_TRIES = 8
 
@@ -45,6 +45,16 @@ def execute_contained(execute: Execute, plan: StepPlan) -> tuple[StepResult, Exc
     for error in search.failures.values():
         error.__traceback__ = None  # it leads to this frame, and so back to the error
     return search.result(), failure
+
+
+def does_work(probe: Callable[[], None]) -> bool:
+    """Whether a device that failed with all requests it was given can compute anything at all."""
+    try:
+        probe()
+    except Exception as exc:
+        logger.error("the device cannot compute a token", exc_info=_forgetful(exc))
+        return False
+    return True
 
 
 def describe_failure(error: Exception) -> str:

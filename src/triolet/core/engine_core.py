@@ -16,7 +16,7 @@ from typing import Protocol
 
 from triolet.args import EngineArgs
 from triolet.core.accounts import Accounts
-from triolet.core.containment import execute_contained
+from triolet.core.containment import does_work, execute_contained
 from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
 from triolet.errors import EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
@@ -43,6 +43,10 @@ class Runner(Protocol):
     @property
     def vocab_size(self) -> int: ...
     def execute(self, plan: StepPlan) -> StepResult: ...
+    def probe(self) -> None:
+        """Run a token through the model beside all that the runner keeps; raises if that does not work."""
+        ...
+
     def release(self) -> None:
         """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
         ...
@@ -129,12 +133,12 @@ class EngineCore:
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a step. A failure is that of the requests it happens with, not of the engine.
 
-        Raises EngineDeadError after several steps in a row of which nothing succeeded: then it is the
-        device, not a request.
+        Raises EngineDeadError after several steps in a row of which nothing succeeded, nor anything else
+        that was tried: then it is the device, not a request.
         """
         started = self._clock()
         result, failure = execute_contained(self._runner.execute, plan)
-        if failure is None:
+        if failure is None or does_work(self._runner.probe):
             self._num_failed_steps = 0
             return replace(result, seconds=self._clock() - started)
         self._num_failed_steps += 1

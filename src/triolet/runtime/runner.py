@@ -245,6 +245,30 @@ class ModelRunner:
             self.execute(_plan(request, start=0, token_ids=request.prompt_token_ids, block_ids=block_ids))
         self.execute(_plan(request, start=num_tokens, token_ids=(0,), block_ids=block_ids))
 
+    @torch.inference_mode()
+    def probe(self) -> None:
+        """Run a token through the model with a KV cache of its own; raises what that raises.
+
+        Nothing is changed that sequences have, so it may be done at any time between steps.
+        """
+        assert self._model is not None, "the runner is closed or has no weights now"
+        cache = tuple(
+            (torch.zeros_like(key[:1]), torch.zeros_like(value[:1])) for key, value in self._kv_cache
+        )
+        request = Request(request_id=0, prompt_token_ids=(0,), max_tokens=1, seed=0)
+        block_ids = ((0,),) * len(self.layer_groups)
+        builder = BatchBuilder(
+            max_num_seqs=1,
+            max_model_len=self.block_size,
+            block_size=self.block_size,
+            vocab_size=self.vocab_size,
+            device=cache[0][0].device,
+            num_groups=len(self.layer_groups),
+        )
+        batch = builder.build(_plan(request, start=0, token_ids=(0,), block_ids=block_ids).rows)
+        hidden = self._model.forward(batch.token_ids, batch.attention, cache, batch.logit_rows)
+        self._model.logits(hidden).cpu()
+
     def release(self) -> None:
         """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
         self._model = None

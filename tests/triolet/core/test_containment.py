@@ -84,6 +84,9 @@ class PagedRunner:
             errors={},
         )
 
+    def probe(self) -> None:
+        """Works."""
+
     def release(self) -> None:
         self._cache.clear()
 

@@ -77,6 +77,21 @@ def test_steps_that_keep_failing_are_the_death_of_the_engine() -> None:
         core.step()
 
 
+def test_a_request_that_always_fails_does_not_kill_however_often_it_comes() -> None:
+    def fail(plan: StepPlan) -> None:
+        if plan.rows:
+            raise RuntimeError("poison")
+
+    runner = FakeRunner(fail=fail)
+    core = fake_core(runner)
+    for number in range(10):
+        core.add(request(number))
+        assert [output.finish_reason for output in core.step()] == [FinishReason.ERROR]
+    runner.fail = None
+    core.add(request(99))
+    assert run(core)[-1].finish_reason is FinishReason.LENGTH
+
+
 def test_an_error_keeps_nothing_of_the_step_alive(caplog: pytest.LogCaptureFixture) -> None:
     class Tensors:
         """What a step would hold."""
@@ -94,8 +109,8 @@ def test_an_error_keeps_nothing_of_the_step_alive(caplog: pytest.LogCaptureFixtu
     with pytest.raises(EngineDeadError) as caught:
         run(core)
     assert repr(caught.value.__cause__) == "RuntimeError('device lost')"
-    assert len(caplog.records) == len(references) == 3
-    assert [reference() for reference in references] == [None] * 3
+    assert len(caplog.records) == len(references) == 6, "three steps, and the device tried after each"
+    assert [reference() for reference in references] == [None] * 6
 
 
 def test_abort_takes_a_request_out() -> None:

@@ -267,6 +267,18 @@ def test_unknown_tokens_are_those_of_the_last_step_that_sampled_in_the_slot() ->
     assert result.token_ids == ((32,), (13,))
 
 
+def test_a_probe_changes_nothing(runner: ModelRunner, reference_model: Any) -> None:
+    (prompt, *_) = make_prompts()
+    driver = Driver(runner)
+    tokens: list[int] = []
+    given = prompt
+    for _ in range(NUM_GENERATED):
+        runner.probe()
+        (given,) = driver.step(driver.row(1, given, is_sampled=True)).token_ids
+        tokens += given
+    assert tokens == greedy_of(reference_model, prompt)
+
+
 @pytest.mark.model
 def test_real_model_knows_a_capital(smollm2_path: Path) -> None:
     runner = ModelRunner.load(
