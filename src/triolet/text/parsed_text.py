@@ -1,0 +1,83 @@
+"""What the text of an answer holds: words for the user, reasoning, and calls of tools.
+
+Knows no format in which a model writes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["AnswerParser", "ChainedParser", "ParsedText", "ToolCallDelta", "fold_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """News of one call: the first has its ``id`` and ``name``, the ``arguments`` join to a JSON object."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """What is certain after some more text."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+    def __add__(self, later: ParsedText) -> ParsedText:
+        return ParsedText(
+            self.content + later.content,
+            self.reasoning + later.reasoning,
+            self.tool_calls + later.tool_calls,
+        )
+
+
+class AnswerParser(Protocol):
+    """Takes an answer apart as it comes. However it is cut into pieces, the outputs add up to the same."""
+
+    def add(self, text: str) -> ParsedText:
+        """Take the next piece; → what is new and certain."""
+
+    def finish(self) -> ParsedText:
+        """The answer has ended; → what was held back."""
+
+    @property
+    def has_called(self) -> bool:
+        """Whether there are calls, each of them complete with a JSON object as arguments."""
+
+
+class ChainedParser:
+    """Finds reasoning first, and calls in what is left of the text."""
+
+    def __init__(self, reasoning: AnswerParser, tools: AnswerParser) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+
+    def add(self, text: str) -> ParsedText:
+        first = self._reasoning.add(text)
+        return ParsedText(reasoning=first.reasoning) + self._tools.add(first.content)
+
+    def finish(self) -> ParsedText:
+        first = self._reasoning.finish()
+        rest = self._tools.add(first.content) + self._tools.finish()
+        return ParsedText(reasoning=first.reasoning) + rest
+
+    @property
+    def has_called(self) -> bool:
+        return self._tools.has_called
+
+
+def fold_calls(deltas: list[ToolCallDelta]) -> list[ToolCallDelta]:
+    """Whole calls, by index."""
+    calls: dict[int, ToolCallDelta] = {}
+    for delta in deltas:
+        known = calls.get(delta.index, ToolCallDelta(delta.index))
+        calls[delta.index] = ToolCallDelta(
+            delta.index, known.id or delta.id, known.name or delta.name, known.arguments + delta.arguments
+        )
+    return [calls[index] for index in sorted(calls)]
