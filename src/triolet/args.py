@@ -135,8 +135,8 @@ class EngineArgs:
             object.__setattr__(
                 self, "served_model_name", (names,) if isinstance(names, str) else tuple(names)
             )
-        for name in ("cache_dir", "chat_template"):
-            value = getattr(self, name)
+        for name in ("cache_dir", "chat_template", "api_key_file"):
+            value = getattr(self, name, None)
             if isinstance(value, str | Path):
                 object.__setattr__(self, name, Path(value).expanduser())
         self._check()
@@ -177,8 +177,19 @@ class ServeArgs(EngineArgs):
     port: int = _option(8000, "Port to listen on; 0 picks a free one.", group="http")
     backend: Backend = _option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
     api_key: str | None = _option(
-        None, "Key that requests must carry; TRIOLET_API_KEY in the environment if not given.", group="http"
-    )
+        None, "Key that requests must carry, or several with names: 'alice:key1 bob:key2'; TRIOLET_API_KEY "
+        "in the environment if not given.",
+        group="http",
+    )  # fmt: skip
+    api_key_file: Path | None = _option(
+        None, "File with further keys, their names and limits; read again whenever it changes.", group="http",
+        metavar="FILE",
+    )  # fmt: skip
+    admin_api_key: str | None = _option(
+        None, "Key to the routes that control the engine, which are shut without one; "
+        "TRIOLET_ADMIN_API_KEY in the environment if not given.",
+        group="http",
+    )  # fmt: skip
     max_body_bytes: int = _option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
     ping_interval: float = _option(
         15.0, "Seconds between comments on a stream that produces nothing.", group="http"

@@ -13,7 +13,9 @@
     │   ├── InvalidRequestError    400; ``param`` names the field
     │   │   └── PromptTooLongError
     │   ├── AuthenticationError    401
+    │   ├── PermissionDeniedError  403: the API key does not open this route
     │   ├── ModelNotFoundError     404
+    │   ├── ConflictError          409: not while something else is as it is
     │   ├── RequestTooLargeError   413
     │   ├── NotServedError         501: no model here can do it
     │   └── OverloadedError        429 (queue full) or 503 (not serving), with ``retry_after``
@@ -30,6 +32,7 @@ from typing import ClassVar
 
 __all__ = [
     "AuthenticationError",
+    "ConflictError",
     "EngineDeadError",
     "EngineError",
     "EngineGenerateError",
@@ -40,6 +43,7 @@ __all__ = [
     "ModelNotFoundError",
     "NotServedError",
     "OverloadedError",
+    "PermissionDeniedError",
     "PromptTooLongError",
     "RequestError",
     "RequestTooLargeError",
@@ -115,12 +119,28 @@ class AuthenticationError(RequestError):
     code = "invalid_api_key"
 
 
+class PermissionDeniedError(RequestError):
+    """The API key is right, but does not open this route; or no key does."""
+
+    status = 403
+    error_type = "permission_error"
+    code = "admin_key_required"
+
+
 class ModelNotFoundError(RequestError):
     """The request names a model that is not served here."""
 
     status = 404
     error_type = "not_found_error"
     code = "model_not_found"
+
+
+class ConflictError(RequestError):
+    """The request cannot be served as things stand now; the message says what stands in its way."""
+
+    status = 409
+    error_type = "conflict_error"
+    code = "conflict"
 
 
 class NotServedError(RequestError):

@@ -49,6 +49,8 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "port": [None, "x", "8000", True, 80.0, -1, 65536, math.nan],
     "backend": [None, "curio", 1],
     "api_key": NOT_A_STRING,
+    "api_key_file": [5, True, b"x", ["x"]],
+    "admin_api_key": NOT_A_STRING,
     "max_body_bytes": [*NOT_POSITIVE, None],
     "ping_interval": [*NOT_SECONDS, 0, 0.0],
     "drain_lead_time": NOT_SECONDS,

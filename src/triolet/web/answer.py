@@ -5,24 +5,22 @@ Knows nothing of the choices in an answer.
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-from quart import Response, g, request
+from quart import Response, request
 
 from triolet.errors import ModelNotFoundError
 from triolet.web.body import BodyTimeoutError, discard_body
 from triolet.web.generation import FoldedChoice, Generation, Usage
+from triolet.web.request_scope import given_request_id, request_scope
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.sse import ChunkShape, event_stream_response
 
 __all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "finish_response", "json_response"]
-
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class AnswerShape(ChunkShape, Protocol):
@@ -41,8 +39,9 @@ class AnswerHead:
 
     @classmethod
     def create(cls, prefix: str, model: str, settings: WebSettings) -> AnswerHead:
-        g.answer_id = f"{prefix}-{secrets.token_hex(12)}"
-        return cls(g.answer_id, int(settings.clock()), model)
+        answer_id = f"{prefix}-{secrets.token_hex(12)}"
+        request_scope().answer_id = answer_id
+        return cls(answer_id, int(settings.clock()), model)
 
     def as_mapping(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -62,6 +61,7 @@ async def answer(
     generation: Generation, shape: AnswerShape, *, is_streamed: bool, ping_interval: float
 ) -> Response:
     """The response to a request that has been submitted, streamed or whole. Leaving it aborts the request."""
+    request_scope().generation = generation
     if is_streamed:
         return await event_stream_response(generation, shape, ping_interval=ping_interval)
     choices: dict[int, FoldedChoice] = {}
@@ -85,9 +85,9 @@ async def finish_response(response: Response) -> Response:
     """
     if response.status_code == BodyTimeoutError.status or not await discard_body(request):
         response.headers["Connection"] = "close"
-    given = request.headers.get("X-Request-Id", "")
-    if _REQUEST_ID.fullmatch(given):
+    given = given_request_id()
+    if given is not None:
         response.headers["X-Request-Id"] = given
     elif "X-Request-Id" not in response.headers:
-        response.headers["X-Request-Id"] = g.get("answer_id") or f"req-{secrets.token_hex(12)}"
+        response.headers["X-Request-Id"] = request_scope().answer_id or f"req-{secrets.token_hex(12)}"
     return response

@@ -6,20 +6,24 @@ The same handlers run on asyncio (Quart) and on Trio (QuartTrio).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from quart import Blueprint, Quart, Response
 from quart_trio import QuartTrio
 
 from triolet.args import Backend, ServeArgs
 from triolet.statistics import EngineState
+from triolet.web.admission import Admission
 from triolet.web.answer import finish_response
-from triolet.web.auth import key_check, resolve_api_key
+from triolet.web.auth import ADMIN_ENVIRONMENT_VARIABLE, key_check, make_key_ring, resolve_api_key
 from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
+from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
 from triolet.web.errors import install_error_handlers
 from triolet.web.middleware import FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
+from triolet.web.request_scope import RequestScopes
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.tokens_api import add_token_routes
@@ -40,13 +44,17 @@ def blueprint(
     """
     settings = settings or WebSettings()
     routes = Blueprint(name, __name__)
-    if settings.api_key is not None:
-        routes.before_request(key_check(settings.api_key))
+    admission = Admission()
+    # The host application gets the middleware with the routes, whatever else is put around it.
+    routes.record_once(lambda state: _give_scopes(state.app))
+    routes.before_request(key_check(make_key_ring(settings), CONTROL_ENDPOINTS))
+    routes.before_request(admission.admit)
     add_completion_routes(routes, engine, settings)
     add_chat_routes(routes, engine, settings)
     add_model_routes(routes, engine, settings)
     add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
+    add_control_routes(routes, engine, settings, admission)
     add_unserved_routes(routes)
     install_error_handlers(routes)
     routes.after_request(finish_response)
@@ -60,6 +68,8 @@ def create_app(
     args = args or ServeArgs()
     settings = WebSettings(
         api_key=resolve_api_key(args.api_key),
+        admin_api_key=resolve_api_key(args.admin_api_key, ADMIN_ENVIRONMENT_VARIABLE),
+        api_key_file=args.api_key_file,
         max_body_bytes=args.max_body_bytes,
         ping_interval=args.ping_interval,
         is_leaving=is_leaving,
@@ -80,6 +90,10 @@ def create_app(
 
     app.asgi_app = FinalSendShield(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
     return app
+
+
+def _give_scopes(app: Any) -> None:
+    app.asgi_app = RequestScopes(app.asgi_app)
 
 
 def _application(backend: Backend) -> Quart:

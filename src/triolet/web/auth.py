@@ -1,50 +1,89 @@
-"""The API key: every route but ``/live`` asks for it when one is set.
+"""The API keys: which route asks for which kind of key, and who is asking.
 
-Knows the ``Authorization`` header and nothing of the routes.
+Knows the ``Authorization`` header and nothing of what the routes do.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 
-from quart import request
+from quart import g, request
 
-from triolet.errors import AuthenticationError
+from triolet.errors import AuthenticationError, PermissionDeniedError
+from triolet.web.api_keys import ApiKey, parse_keys
+from triolet.web.key_ring import KeyRing
+from triolet.web.settings import WebSettings
 
-__all__ = ["ENVIRONMENT_VARIABLE", "caller_identity", "key_check", "resolve_api_key"]
+__all__ = [
+    "ADMIN_ENVIRONMENT_VARIABLE",
+    "ENVIRONMENT_VARIABLE",
+    "caller_identity",
+    "key_check",
+    "make_key_ring",
+    "resolve_api_key",
+]
 
 ENVIRONMENT_VARIABLE = "TRIOLET_API_KEY"
+ADMIN_ENVIRONMENT_VARIABLE = "TRIOLET_ADMIN_API_KEY"
 OPEN_ENDPOINT = "live"
 
 
-def resolve_api_key(given: str | None) -> str | None:
-    """The key to ask for: the one given, else that of the environment, else none."""
-    return given or os.environ.get(ENVIRONMENT_VARIABLE) or None
+def resolve_api_key(given: str | None, variable: str = ENVIRONMENT_VARIABLE) -> str | None:
+    """The keys to ask for: those given, else those of the environment, else none."""
+    return given or os.environ.get(variable) or None
+
+
+def make_key_ring(settings: WebSettings) -> KeyRing:
+    """The keys of the settings. Raises :class:`UsageError` naming the option that is wrong."""
+    fixed = parse_keys(settings.api_key, option="api_key")
+    admins = parse_keys(settings.admin_api_key, option="admin_api_key", is_admin=True)
+    return KeyRing(fixed + admins, settings.api_key_file)
 
 
 def caller_identity() -> str:
-    """Who asks, as far as their key tells; nothing can be found out about the key from it."""
+    """Who asks: the name of the key, or where none is asked for, a digest of what was sent."""
+    key: ApiKey | None = g.get("api_key")
+    if key is not None:
+        return key.name
     given = request.headers.get("Authorization", "")
-    return hashlib.sha256(given.encode()).hexdigest()[:16] if given else ""
+    return hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()[:16] if given else ""
 
 
-def key_check(api_key: str) -> Callable[[], Awaitable[None]]:
-    """A function to run before each request; raises :class:`AuthenticationError` without the right key.
+def key_check(keys: KeyRing, admin_endpoints: Set[str]) -> Callable[[], Awaitable[None]]:
+    """A function to run before each request; ``admin_endpoints`` need a key of that kind.
 
-    The comparison takes the same time wherever the keys differ.
+    Raises :class:`AuthenticationError` without a right key, :class:`PermissionDeniedError` where it does not
+    open this route.
     """
-    expected = api_key.encode()
 
     async def check() -> None:
-        if (request.endpoint or "").rpartition(".")[2] == OPEN_ENDPOINT:
-            return
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given:
-            raise AuthenticationError("An API key is needed: send it as 'Authorization: Bearer <key>'.")
-        if not hmac.compare_digest(given.strip().encode("latin-1", errors="replace"), expected):
-            raise AuthenticationError("The API key is wrong.")
+        endpoint = (request.endpoint or "").rpartition(".")[2]
+        if endpoint in admin_endpoints:
+            _check_admin(keys)
+        elif endpoint != OPEN_ENDPOINT and not keys.is_open:
+            g.api_key = _required_key(keys)
 
     return check
+
+
+def _check_admin(keys: KeyRing) -> None:
+    if not keys.has_admin:
+        raise PermissionDeniedError(
+            "This route controls the server and needs an admin key, and none is set: start the server with "
+            f"--admin-api-key or {ADMIN_ENVIRONMENT_VARIABLE}."
+        )
+    g.api_key = _required_key(keys)
+    if not g.api_key.is_admin:
+        raise PermissionDeniedError("This route controls the server: it needs an admin key.")
+
+
+def _required_key(keys: KeyRing) -> ApiKey:
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not given.strip():
+        raise AuthenticationError("An API key is needed: send it as 'Authorization: Bearer <key>'.")
+    key = keys.find(given.strip())
+    if key is None:
+        raise AuthenticationError("The API key is wrong.")
+    return key

@@ -125,6 +125,11 @@ class Generation:
         return not self._open and self._failure is None
 
     @property
+    def request_ids(self) -> set[str]:
+        """What the engine calls what is still generated."""
+        return {stream.request_id for stream in self._open.values()}
+
+    @property
     def usage(self) -> Usage:
         """The tokens of all choices so far."""
         usage = Usage()
@@ -196,7 +201,11 @@ class Generation:
         self._begun.add(index)
         finish_reason = completion.finish_reason
         if finish_reason is FinishReason.ABORT:
-            self._fail(RequestAbortedError("The server is shutting down and ended this request early."))
+            self._fail(
+                RequestAbortedError(
+                    "The server has ended this request early: it is shutting down, or was told to."
+                )
+            )
             finish_reason = None
         elif finish_reason is FinishReason.ERROR:
             self._fail(EngineGenerateError("The request failed inside the engine."))

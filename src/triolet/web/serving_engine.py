@@ -5,11 +5,12 @@ Nothing here knows HTTP or how an engine works.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from anyio.abc import TaskStatus
 
+from triolet.core.control import PauseMode, SleepPart
 from triolet.errors import TrioletError
 from triolet.request import RequestOptions, RequestOutput
 from triolet.sampling_params import BeamSearchParams, SamplingParams
@@ -107,6 +108,24 @@ class ServingEngine(Protocol):
 
     def count_refusal(self, error: TrioletError) -> None:
         """Count a request that was refused before it was submitted."""
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def is_sleeping(self) -> bool: ...
+
+    async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None: ...
+
+    async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None: ...
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool: ...
+
+    async def abort(self, request_ids: str | Iterable[str]) -> None: ...
 
     def begin_drain(self) -> None: ...
 

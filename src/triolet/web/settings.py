@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["WebSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSettings:
-    """Options of the routes. ``ping_interval`` is in seconds; ``api_key`` None leaves the routes open.
+    """Options of the routes. ``ping_interval`` is in seconds. Without ``api_key`` (one key, or several
+    with names: ``"alice:one bob:two"``) and ``api_key_file`` the routes are open, and without an admin key
+    those that control the engine are shut.
 
     ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on.
     """
 
     api_key: str | None = None
+    admin_api_key: str | None = None
+    api_key_file: Path | None = None
     max_body_bytes: int = 4 * 2**20
     ping_interval: float = 15.0
     clock: Callable[[], float] = time.time

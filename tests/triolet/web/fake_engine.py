@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import codecs
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
+from tests.triolet.web.fake_control import FakeControl
 from tests.triolet.web.fake_text import ByteTokenizer, TaggedTemplate
 
 from triolet.errors import (
@@ -178,7 +179,7 @@ class FakeStream:
         self.abort()
 
 
-class FakeEngine:
+class FakeEngine(FakeControl):
     """``hold_at``: tokens after which every request waits (0 holds them before the first; None never).
 
     ``may_load`` holds loading until set. ``break_with`` is raised by ``run`` instead of becoming ready.
@@ -195,6 +196,7 @@ class FakeEngine:
         is_loading_held: bool = False,
         break_with: Exception | None = None,
     ) -> None:
+        super().__init__()
         self.reply = reply
         self.hold_at = hold_at
         self.tokens_per_output = tokens_per_output
@@ -351,6 +353,11 @@ class FakeEngine:
 
     def abort_all(self, reason: str) -> None:
         self._end_all(FinishReason.ABORT)
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        for stream in self._live():
+            if stream.request_id in request_ids:
+                stream.end(FinishReason.ABORT)
 
     def fail_all(self, error: Exception) -> None:
         self._end_all(error)

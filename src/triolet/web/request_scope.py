@@ -1,0 +1,70 @@
+"""What belongs to one HTTP request until its answer is out, whatever ends it.
+
+Knows ASGI, and what a request generates; nothing of the routes.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import cast
+
+from quart import request
+
+from triolet.web.generation import Generation
+from triolet.web.middleware import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "given_request_id", "request_scope"]
+
+SCOPE_KEY = "triolet.request"
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+@dataclass(eq=False, slots=True)
+class RequestScope:
+    """``exits`` are called when the last of the answer goes out, or when the request ends without it."""
+
+    exits: ExitStack = field(default_factory=ExitStack)
+    request_id: str | None = None
+    """The caller's own name for it."""
+    answer_id: str | None = None
+    key_name: str = ""
+    generation: Generation | None = None
+
+
+class RequestScopes:
+    """ASGI middleware that gives each request its scope.
+
+    What a request holds is let go before its last bytes are sent: a caller who has its answer may come again.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or SCOPE_KEY in scope:
+            await self._app(scope, receive, send)
+            return
+        with ExitStack() as exits:
+            scope[SCOPE_KEY] = RequestScope(exits)
+
+            async def closing_send(message: Message) -> None:
+                if message["type"] == "http.response.body" and not message.get("more_body"):
+                    exits.close()
+                await send(message)
+
+            await self._app(scope, receive, closing_send)
+
+
+def request_scope() -> RequestScope:
+    """The scope of the request being handled."""
+    found = cast("Scope", request.scope)[SCOPE_KEY]
+    assert isinstance(found, RequestScope), "the blueprint installs the middleware"
+    return found
+
+
+def given_request_id() -> str | None:
+    """The caller's name for the request; None if it gave none, or one that cannot be echoed."""
+    given = request.headers.get("X-Request-Id", "")
+    return given if _REQUEST_ID.fullmatch(given) else None

@@ -1,0 +1,148 @@
+"""The routes that control the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import request_bytes, serving
+
+from triolet.web.control_api import CONTROL_ENDPOINTS
+
+pytestmark = pytest.mark.anyio
+ADMIN = {"Authorization": "Bearer root"}
+GETS = {"is_paused", "is_sleeping"}
+
+
+@pytest.mark.parametrize(
+    ("call", "made", "answer"),
+    [
+        ("/pause", ("pause", "abort", True), {"status": "paused"}),
+        ("/pause?mode=keep&clear_cache=false", ("pause", "keep", False), {"status": "paused"}),
+        ("/resume", ("resume",), {"status": "resumed"}),
+        ("/sleep", ("sleep", 1, "abort"), {"status": "sleeping"}),
+        ("/sleep?level=2&mode=wait", ("sleep", 2, "wait"), {"status": "sleeping"}),
+        ("/wake_up", ("wake_up", None), {"status": "awake"}),
+        ("/wake_up?tags=weights&tags=kv_cache", ("wake_up", ["weights", "kv_cache"]), {"status": "asleep"}),
+        ("/wake_up?tags=weights,scheduling", ("wake_up", ["weights", "scheduling"]), {"status": "asleep"}),
+        ("/reset_prefix_cache", ("reset_prefix_cache", False), {"success": False}),
+        ("/reset_prefix_cache?reset_running_requests=TRUE", ("reset_prefix_cache", True), {"success": True}),
+    ],
+)
+async def test_a_route_asks_the_engine(
+    anyio_backend_name: str, call: str, made: Any, answer: dict[str, Any]
+) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        response = await running.client.post(call, headers=ADMIN)
+        assert (response.status_code, response.json()) == (200, answer)
+        for name in ("is_paused", "is_sleeping"):
+            told = await running.client.get(f"/{name}", headers=ADMIN)
+            assert told.json() == {name: getattr(engine, name)}
+    assert engine.calls == [made]
+
+
+@pytest.mark.parametrize(
+    ("call", "param"),
+    [
+        ("/pause?mode=stop", "mode"),
+        ("/pause?clear_cache=1", "clear_cache"),
+        ("/pause?level=1", "level"),
+        ("/resume?now=true", "now"),
+        ("/sleep?level=3", "level"),
+        ("/wake_up?tags=weights,all", "tags"),
+        ("/reset_prefix_cache?reset_running_requests=", "reset_running_requests"),
+        ("/drain?wait=nan", "wait"),
+        ("/drain?wait=-1", "wait"),
+        ("/drain?wait=soon", "wait"),
+    ],
+)
+async def test_a_wrong_parameter_is_named(anyio_backend_name: str, call: str, param: str) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        response = await running.client.post(call, headers=ADMIN)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+        assert (await running.client.get("/ready")).status_code == 200
+    assert engine.calls == []
+
+
+async def test_what_the_engine_cannot_do_now_is_a_conflict(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    engine.conflict = RuntimeError("the engine is asleep; call wake_up")
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        response = await running.client.post("/resume", headers=ADMIN)
+    assert response.status_code == 409
+    assert response.json()["error"]["message"] == "the engine is asleep; call wake_up"
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "status"),
+    [
+        ({}, None, 403),
+        ({}, "root", 403),
+        ({"api_key": "k"}, "k", 403),
+        ({"admin_api_key": "root"}, None, 401),
+        ({"admin_api_key": "root"}, "wrong", 401),
+        ({"admin_api_key": "root", "api_key": "k"}, "k", 403),
+    ],
+)
+async def test_only_the_admin_key_opens_them(
+    anyio_backend_name: str, options: dict[str, Any], key: str | None, status: int
+) -> None:
+    engine = FakeEngine()
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    async with serving(engine, anyio_backend_name, **options) as running:
+        for name in sorted(CONTROL_ENDPOINTS):
+            response = await running.client.request(
+                "GET" if name in GETS else "POST", f"/{name}", headers=headers, json={"request_ids": "all"}
+            )
+            assert response.status_code == status, name
+            assert "admin" in response.text or status == 401
+        assert (await running.client.get("/ready", headers=headers)).status_code in (200, 401)
+    assert engine.calls == []
+
+
+async def test_an_admin_key_opens_the_other_routes_too(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name, admin_api_key="root", api_key="k") as running:
+        assert (await running.client.get("/metrics", headers=ADMIN)).status_code == 200
+
+
+@pytest.mark.parametrize("ids", ["all", ["mine"], ["of-the-answer"]])
+async def test_requests_are_ended_by_their_names(anyio_backend_name: str, ids: Any) -> None:
+    engine = FakeEngine(hold_at=0)
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        async with await running.connect() as stream:
+            body = {"prompt": ["a", "b"]}
+            await stream.send(request_bytes("/v1/completions", body, headers="X-Request-Id: mine\r\n"))
+            await engine.wait_open(2)
+            await anyio.wait_all_tasks_blocked()
+            if ids == ["of-the-answer"]:
+                ids = [engine.submitted[0][2]["request_id"].removesuffix("-0")]
+            nothing = await running.client.post("/abort_requests", json={"request_ids": ["x"]}, headers=ADMIN)
+            assert nothing.json()["num_aborted"] == 0
+            ended = await running.client.post("/abort_requests", json={"request_ids": ids}, headers=ADMIN)
+            assert ended.json() == {"status": "aborted", "num_aborted": 2}
+            answer = await stream.receive()
+            assert b"503" in answer.splitlines()[0]
+        wrong = await running.client.post("/abort_requests", json={"request_ids": "some"}, headers=ADMIN)
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "request_ids")
+
+
+async def test_a_drain_takes_no_new_work_and_waits_if_asked_to(anyio_backend_name: str) -> None:
+    engine = FakeEngine(hold_at=0)
+    async with (
+        serving(engine, anyio_backend_name, admin_api_key="root") as running,
+        anyio.create_task_group() as group,
+    ):
+        body = {"prompt": "x", "max_tokens": 2}
+        group.start_soon(lambda: running.client.post("/v1/completions", json=body))
+        await engine.wait_open(1)
+        drain = await running.client.post("/drain", headers=ADMIN)
+        assert drain.json() == {"status": "draining"}
+        assert (await running.client.get("/ready")).status_code == 503
+        assert (await running.client.post("/v1/completions", json=body)).status_code == 503
+        engine.release()
+        drain = await running.client.post("/drain?wait=10", headers=ADMIN)
+        assert drain.json() == {"status": "drained"}
