@@ -106,6 +106,11 @@ class EngineArgs:
     max_num_queued_requests: int = _option(
         1024, "Most waiting requests; further ones are refused with 429.", group="scheduling"
     )
+    max_num_queued_tokens: int = _option(
+        2**20, "Most tokens in the prompts that wait; what would exceed it is refused with 429, unless "
+        "nothing else waits.",
+        group="scheduling",
+    )  # fmt: skip
     seed: int | None = _option(
         None, "Seed from which the seeds of requests that name none are derived; random if not given.",
         group="scheduling",
@@ -145,7 +150,8 @@ class EngineArgs:
         _check_types(self)
         for name in (
             "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
-            "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "num_speculative_tokens",
+            "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "max_num_queued_tokens",
+            "num_speculative_tokens",
         ):  # fmt: skip
             _check_positive(self, name)
         for name in ("long_prefill_token_threshold", "log_stats_interval"):
@@ -191,6 +197,7 @@ class ServeArgs(EngineArgs):
         group="http",
     )  # fmt: skip
     max_body_bytes: int = _option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
+    max_num_messages: int = _option(4096, "Most messages in one chat request; more is a 400.", group="http")
     ping_interval: float = _option(
         15.0, "Seconds between comments on a stream that produces nothing.", group="http"
     )
@@ -207,7 +214,8 @@ class ServeArgs(EngineArgs):
     def _check(self) -> None:
         # Named, because a slotted dataclass is rebuilt and the zero-argument super() would miss it.
         EngineArgs._check(self)
-        _check_positive(self, "max_body_bytes")
+        for name in ("max_body_bytes", "max_num_messages"):
+            _check_positive(self, name)
         if not 0 <= self.port <= 65535:
             raise _usage(self, "port", "must be in [0, 65535]")
         for name in ("ping_interval", "drain_lead_time", "shutdown_timeout"):

@@ -45,7 +45,7 @@ class LLMEngine:
         if args is not None and options:
             raise TypeError("give either an EngineArgs or keyword options, not both")
         args = args if args is not None else EngineArgs(**options)
-        self.args = replace(args, max_num_queued_requests=sys.maxsize)
+        self.args = replace(args, max_num_queued_requests=sys.maxsize, max_num_queued_tokens=sys.maxsize)
         on_phase = PhaseLog(logger)
         files = find_model(self.args, on_phase)
         tokenizer, chat_template = load_text(files, self.args)

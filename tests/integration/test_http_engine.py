@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,32 @@ class TestAnswers:
             assert int(refused.headers["Retry-After"]) >= 1
             runner.gate.set()
         assert statuses == [200, 200]
+
+    async def test_two_megabytes_of_text_hold_nobody_up(
+        self, anyio_backend_name: str, byte_model: Path
+    ) -> None:
+        waits: list[float] = []
+
+        async def probe() -> None:
+            while True:
+                start = time.process_time()  # a busy machine is not what is looked for
+                assert (await running.client.get("/live")).status_code == 200
+                waits.append(time.process_time() - start)
+
+        async with (
+            serving(make(byte_model), anyio_backend_name) as running,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(probe)
+            for path, field in (("completions", "prompt"), ("chat/completions", "messages")):
+                text = "words " * 350_000
+                body = {field: text if field == "prompt" else [{"role": "user", "content": text}]}
+                refused = await running.client.post(f"/v1/{path}", json=body)
+                error = refused.json()["error"]
+                assert (refused.status_code, error["code"]) == (400, "context_length_exceeded"), error
+            group.cancel_scope.cancel()
+        assert len(waits) > 4
+        assert max(waits) < 1.0
 
 
 PHASES = ("queued", "prefill", "decode")

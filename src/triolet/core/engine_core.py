@@ -300,6 +300,7 @@ def build_core(runner: Runner, args: EngineArgs, constraints: Constraints | None
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_num_queued_requests=args.max_num_queued_requests,
+        max_num_queued_tokens=args.max_num_queued_tokens,
         max_model_len=runner.max_model_len,
         block_size=runner.block_size,
         layer_groups=runner.layer_groups,

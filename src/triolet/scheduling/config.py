@@ -18,7 +18,8 @@ __all__ = ["MAX_PLANS_IN_FLIGHT", "SchedulerConfig"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """The limits. Tokens for ``max_num_batched_tokens`` (a step), ``max_model_len`` (prompt plus output),
-    ``block_size`` (a block) and ``long_prefill_token_threshold`` (of one prompt in a step with decodes; 0: no
+    ``block_size`` (a block), ``max_num_queued_tokens`` (prompts that wait) and
+    ``long_prefill_token_threshold`` (of one prompt in a step with decodes; 0: no
     limit); counts for the others."""
 
     max_num_seqs: int
@@ -27,6 +28,7 @@ class SchedulerConfig:
     max_model_len: int
     block_size: int
     layer_groups: tuple[LayerGroup, ...]
+    max_num_queued_tokens: int = 2**20
     enable_prefix_caching: bool = True
     long_prefill_token_threshold: int = 0
     scheduling_policy: SchedulingPolicy = "fcfs"

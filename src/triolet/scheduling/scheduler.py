@@ -141,7 +141,16 @@ class Scheduler:
             raise OverloadedError(
                 f"{limit} requests are waiting already (--max-num-queued-requests); try again later"
             )
+        self._check_queued_tokens(len(request.prompt_token_ids))
         self._table.waiting.add(Sequence(request, max_length, self._speculator.start()))
+
+    def _check_queued_tokens(self, num_tokens: int) -> None:
+        num_waiting, limit = self._table.waiting.num_prompt_tokens, self.config.max_num_queued_tokens
+        if num_waiting and num_waiting + num_tokens > limit:
+            raise OverloadedError(
+                f"the prompts that wait have {num_waiting} tokens; with the {num_tokens} of this one they "
+                f"would exceed {limit} (--max-num-queued-tokens); try again later"
+            )
 
     def abort(self, request_id: int) -> bool:
         """Drop a request, wherever it is; nothing more comes out for it. False if there is none to drop."""

@@ -51,6 +51,7 @@ class WaitingQueue:
         self._policy = policy
         self._waiting: dict[int, Sequence] = {}
         self._levels: dict[int, _Level] = {}
+        self._num_prompt_tokens = 0
         self._num_added = 0
         self._num_taken = 0
 
@@ -64,6 +65,11 @@ class WaitingQueue:
         """All that wait, in the order in which they would be taken if that changed nothing for the others."""
         for level in self._levels_in_order():
             yield from level
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens in the prompts of all that wait."""
+        return self._num_prompt_tokens
 
     @property
     def num_returned(self) -> int:
@@ -90,19 +96,20 @@ class WaitingQueue:
         sequence.priority = self._priority_of(sequence)
         self._num_added += 1
         self._level_to_wait_in(sequence).newcomers.add(sequence)
-        self._waiting[sequence.request.request_id] = sequence
+        self._enter(sequence)
 
     def put_back(self, sequence: Sequence) -> None:
         """One that was taken has been thrown out and waits again."""
         returned = self._level_to_wait_in(sequence).returned
         returned.append(sequence)
         returned.sort(key=lambda item: item.arrival)
-        self._waiting[sequence.request.request_id] = sequence
+        self._enter(sequence)
 
     def remove(self, request_id: int) -> Sequence | None:
         """Take a waiting sequence out for good; None if it does not wait."""
-        sequence = self._waiting.pop(request_id, None)
+        sequence = self._waiting.get(request_id)
         if sequence is not None:
+            self._leave(sequence)
             level = self._levels[sequence.priority]
             if sequence in level.returned:
                 level.returned.remove(sequence)
@@ -114,7 +121,7 @@ class WaitingQueue:
 
     def take(self, sequence: Sequence, num_tokens: int) -> None:
         """Admit a waiting sequence; a newcomer's caller is charged ``num_tokens`` for its prompt."""
-        del self._waiting[sequence.request.request_id]
+        self._leave(sequence)
         level = self._levels[sequence.priority]
         if self._is_its_turn(level):
             sequence.priority = MOST_URGENT
@@ -136,6 +143,14 @@ class WaitingQueue:
         level = self._levels[self._priority_of(sequence)]
         level.newcomers.end(sequence)
         self._forget_if_idle(level)
+
+    def _enter(self, sequence: Sequence) -> None:
+        self._waiting[sequence.request.request_id] = sequence
+        self._num_prompt_tokens += len(sequence.request.prompt_token_ids)
+
+    def _leave(self, sequence: Sequence) -> None:
+        del self._waiting[sequence.request.request_id]
+        self._num_prompt_tokens -= len(sequence.request.prompt_token_ids)
 
     def _priority_of(self, sequence: Sequence) -> int:
         """The priority at which its caller is charged, whatever its own has become since."""

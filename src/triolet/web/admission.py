@@ -12,8 +12,9 @@ from quart import g, request
 
 from triolet.errors import ConflictError
 from triolet.web.api_keys import ApiKey
+from triolet.web.headers import given_request_id
 from triolet.web.key_limits import KeyLimits
-from triolet.web.request_scope import RequestScope, given_request_id, request_scope
+from triolet.web.request_scope import RequestScope, request_scope
 
 __all__ = ["Admission"]
 

@@ -15,7 +15,8 @@ from quart import Response, request
 from triolet.errors import ModelNotFoundError
 from triolet.web.body import BodyTimeoutError, discard_body
 from triolet.web.generation import FoldedChoice, Generation, Usage
-from triolet.web.request_scope import given_request_id, request_scope
+from triolet.web.headers import given_request_id
+from triolet.web.request_scope import request_scope
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.sse import ChunkShape, event_stream_response

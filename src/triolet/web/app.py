@@ -71,6 +71,7 @@ def create_app(
         admin_api_key=resolve_api_key(args.admin_api_key, ADMIN_ENVIRONMENT_VARIABLE),
         api_key_file=args.api_key_file,
         max_body_bytes=args.max_body_bytes,
+        max_num_messages=args.max_num_messages,
         ping_interval=args.ping_interval,
         is_leaving=is_leaving,
     )

@@ -12,7 +12,9 @@ from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
+from triolet.web.headers import given_timeout
 from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
+from triolet.web.messages import check_num_messages
 from triolet.web.schema import ChatBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
 from triolet.web.settings import WebSettings
@@ -94,8 +96,9 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
             with body.blaming_its_own_fields():
+                check_num_messages(body.messages, settings.max_num_messages)
                 params, messages = body.params(), body.message_mappings()
-                options = body.options(caller_identity())
+                options = body.options(caller_identity(), given_timeout())
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
         with body.blaming_its_own_fields():

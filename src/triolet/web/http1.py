@@ -12,18 +12,36 @@ It overrides private methods, so it is tied to the versions it was tested with.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import h11
 import hypercorn.protocol
+import msgspec
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 
-__all__ = ["MAX_EARLY_BYTES", "install_http1"]
+from triolet.errors import RequestError
+from triolet.web.errors import error_body
+
+__all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
 
 MAX_EARLY_BYTES = 64 * 1024
 """What a client may send ahead of its answer; one that sends more is disconnected."""
+
+
+class UnreadableRequestError(RequestError):
+    """What came is no HTTP request that is spoken here."""
+
+    def __init__(self, status: int) -> None:
+        reasons = {
+            431: "its line and headers are too long",
+            501: "its transfer encoding is not chunked",
+            505: "its version of HTTP is neither 1.0 nor 1.1",
+        }
+        super().__init__(f"The request cannot be read: {reasons.get(status, 'it is not valid HTTP/1.1')}.")
+        self.status = status  # type: ignore[misc]
 
 
 class _Connection(h11.Connection):
@@ -72,6 +90,20 @@ class _Protocol(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Leaves offers of another protocol alone, as any server may."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """What cannot be read as a request is answered in the shape of any other error."""
+        body = msgspec.json.encode(error_body(UnreadableRequestError(status_code)))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        headers += self.config.response_headers("h11")
+        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
+        with suppress(h11.LocalProtocolError):  # an answer to HEAD has no body
+            await self._send_h11_event(h11.Data(data=body))
+            await self._send_h11_event(h11.EndOfMessage())
 
     async def _stop_idling(self) -> None:
         await self.send(Updated(idle=False))

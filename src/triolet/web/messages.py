@@ -5,15 +5,25 @@ Knows nothing of the engine or of the rest of a body.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from triolet.errors import InvalidRequestError
 
-__all__ = ["ContentPart", "Message"]
+__all__ = ["ContentPart", "Message", "check_num_messages"]
 
 ROLES = frozenset({"system", "developer", "user", "assistant"})
+
+
+def check_num_messages(messages: Sequence[object], limit: int) -> None:
+    """Raises :class:`InvalidRequestError` above ``limit``."""
+    if len(messages) > limit:
+        raise InvalidRequestError(
+            f"messages: {len(messages)} of them, and at most {limit} are taken (--max-num-messages)",
+            param="messages",
+        )
 
 
 class ContentPart(Struct):

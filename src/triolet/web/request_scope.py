@@ -5,7 +5,6 @@ Knows ASGI, and what a request generates; nothing of the routes.
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import cast
@@ -15,10 +14,9 @@ from quart import request
 from triolet.web.generation import Generation
 from triolet.web.middleware import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "given_request_id", "request_scope"]
+__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "request_scope"]
 
 SCOPE_KEY = "triolet.request"
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 @dataclass(eq=False, slots=True)
@@ -62,9 +60,3 @@ def request_scope() -> RequestScope:
     found = cast("Scope", request.scope)[SCOPE_KEY]
     assert isinstance(found, RequestScope), "the blueprint installs the middleware"
     return found
-
-
-def given_request_id() -> str | None:
-    """The caller's name for the request; None if it gave none, or one that cannot be echoed."""
-    given = request.headers.get("X-Request-Id", "")
-    return given if _REQUEST_ID.fullmatch(given) else None

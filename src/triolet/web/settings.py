@@ -23,6 +23,7 @@ class WebSettings:
     admin_api_key: str | None = None
     api_key_file: Path | None = None
     max_body_bytes: int = 4 * 2**20
+    max_num_messages: int = 4096
     ping_interval: float = 15.0
     clock: Callable[[], float] = time.time
     is_leaving: Callable[[], bool] = lambda: False

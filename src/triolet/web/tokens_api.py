@@ -17,7 +17,7 @@ from triolet.errors import InvalidRequestError
 from triolet.web.answer import check_model, json_response
 from triolet.web.body import decode_json, read_body
 from triolet.web.generation import require_serving
-from triolet.web.messages import Message
+from triolet.web.messages import Message, check_num_messages
 from triolet.web.schema import ChatBody, TokenId, decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -72,6 +72,7 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
     async def tokenize() -> Response:
         body = await read(TokenizeBody)
         body.check()
+        check_num_messages(body.messages or (), settings.max_num_messages)
         check_model(engine, body.model)
         require_serving(engine)
         messages = [message.as_mapping(index) for index, message in enumerate(body.messages or ())]
@@ -89,6 +90,7 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
     async def render() -> Response:
         """The prompt that the same body would generate from; its other fields are checked, no more."""
         body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
+        check_num_messages(body.messages, settings.max_num_messages)
         with body.blaming_its_own_fields():
             body.params()
         messages = body.message_mappings()

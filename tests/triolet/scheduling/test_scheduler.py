@@ -54,6 +54,20 @@ def test_a_full_queue_refuses() -> None:
     scheduler.add(make_request(2, 1, 1))
 
 
+def test_so_does_one_whose_prompts_are_too_long_together() -> None:
+    scheduler = Scheduler(make_config(max_num_queued_tokens=10))
+    scheduler.add(make_request(0, 12, 1))
+    with pytest.raises(OverloadedError, match=r"12 tokens; with the 3 of this one.*--max-num-queued-tokens"):
+        scheduler.add(make_request(1, 3, 1))
+    scheduler.schedule()
+    scheduler.add(make_request(1, 3, 1))
+    scheduler.add(make_request(2, 7, 1))
+    with pytest.raises(OverloadedError):
+        scheduler.add(make_request(3, 1, 1))
+    scheduler.abort(2)
+    scheduler.add(make_request(3, 7, 1))
+
+
 def test_a_prompt_that_leaves_no_room_in_the_context_is_refused() -> None:
     scheduler = Scheduler(make_config(max_model_len=20))
     for num_prompt_tokens in (20, 21):

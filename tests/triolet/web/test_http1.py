@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import os
 import socket
 from typing import Any
@@ -19,12 +20,19 @@ from triolet.web.http1 import MAX_EARLY_BYTES
 pytestmark = pytest.mark.anyio
 
 # The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
-TESTED_SOURCE = "ca797498fdbde09b14486dfe3e02c86d13d6bff0ff56bfc4154e3a854621f2cf"
+TESTED_SOURCE = "76b8dcbd303cec370229a1aa805363d313c3b138046d9b472183671d1a9dd9b7"
 BODY = {"prompt": "hi", "max_tokens": 4}
 
 
 def test_the_overridden_methods_are_those_that_were_tested() -> None:
-    names = ("__init__", "handle", "_handle_events", "_maybe_recycle", "_check_protocol")
+    names = (
+        "__init__",
+        "handle",
+        "_handle_events",
+        "_maybe_recycle",
+        "_check_protocol",
+        "_send_error_response",
+    )
     source = "".join(inspect.getsource(getattr(H11Protocol, name)) for name in names)
     assert hashlib.sha256(source.encode()).hexdigest() == TESTED_SOURCE
 
@@ -108,6 +116,9 @@ async def test_a_client_that_has_left_is_let_go_at_once(
     [
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
         (b"GET /live HTTP/3.1\r\nHost: test\r\n\r\n", b"505"),
+        (b"GET /live HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 100_000, b"431"),
+        (b"POST /live HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
         (request_bytes("/v1/completions", BODY, headers="Transfer-Encoding: chunked\r\n"), b"400"),
     ],
 )
@@ -118,8 +129,19 @@ async def test_what_is_not_spoken_is_refused_and_ends_the_connection(
         await stream.send(wire)
         received = await read_to_end(stream)
         assert received.startswith(b"HTTP/1.1 " + status)
-        assert received.count(b"HTTP/1.1") == 1
+        assert received.count(b"HTTP/1.1 ") == 1
+        error = json.loads(received.partition(b"\r\n\r\n")[2])["error"]
+        assert error["message"].startswith("The request cannot be read")
+        assert (error["type"], error["param"]) == ("invalid_request_error", None)
         assert running.engine.submitted == []
+
+
+async def test_an_error_for_head_has_no_body(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(b"HEAD /live HTTP/3.1\r\nHost: test\r\n\r\n")
+        received = await read_to_end(stream)
+    assert received.startswith(b"HTTP/1.1 505")
+    assert received.endswith(b"\r\n\r\n")
 
 
 async def test_an_offer_of_another_protocol_is_not_taken_up(anyio_backend_name: str) -> None:

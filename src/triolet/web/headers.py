@@ -1,0 +1,36 @@
+"""Request headers that mean something here: ``X-Request-Id`` and ``X-Request-Timeout``."""
+
+from __future__ import annotations
+
+import re
+
+from quart import request
+
+from triolet.errors import InvalidRequestError
+from triolet.request import MAX_SECONDS
+
+__all__ = ["given_request_id", "given_timeout"]
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def given_request_id() -> str | None:
+    """The caller's name for the request; None if it gave none, or one that cannot be echoed."""
+    given = request.headers.get("X-Request-Id", "")
+    return given if _REQUEST_ID.fullmatch(given) else None
+
+
+def given_timeout() -> float | None:
+    """Seconds from arrival to the end of the answer. Raises :class:`InvalidRequestError`."""
+    given = request.headers.get("X-Request-Timeout")
+    if given is None:
+        return None
+    seconds = float(given) if _SECONDS.fullmatch(given) else 0.0
+    if not 0 < seconds <= MAX_SECONDS:
+        raise InvalidRequestError(
+            f"X-Request-Timeout: must be a number of seconds, above 0 and up to {MAX_SECONDS:g}, "
+            f"got {given!r:.60}",
+            param="X-Request-Timeout",
+        )
+    return seconds
