@@ -21,6 +21,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
+from triolet.errors import UsageError
 from triolet.web.app import create_app
 from triolet.web.auth import ENVIRONMENT_VARIABLE, resolve_api_key
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
@@ -38,7 +39,8 @@ ENGINE_STOP_SECONDS = 10.0
 
 
 async def serve(args: ServeArgs) -> int:
-    """Serve until a signal or the death of the engine; the exit code: 0, or 1 if the engine died.
+    """Serve until a signal or the death of the engine; the exit code: 0, 1 if the engine died, or 2 if an
+    option turned out to be wrong while it loaded.
 
     Raises :class:`UsageError` if the address cannot be listened on. Runs in the main thread only, where
     signals arrive.
@@ -92,6 +94,13 @@ class Server:
         """HTTP requests being answered."""
         return self._requests.num_open
 
+    @property
+    def _exit_code(self) -> int:
+        if self._failure is None:
+            return 0
+        # An option that only the model or the memory shows to be wrong is wrong all the same.
+        return 2 if isinstance(self._failure, UsageError) else 1
+
     async def run(self) -> int:
         """The exit code. Whatever happens, no task, request or socket is left behind."""
         async with anyio.create_task_group() as group:
@@ -100,10 +109,9 @@ class Server:
             group.start_soon(self._run_engine)
             await self._is_done.wait()
             group.cancel_scope.cancel()
-        if self._failure is None:
-            return 0
-        logger.critical("the server has stopped: %s", _cause(self._failure))
-        return 1
+        if self._failure is not None:
+            logger.critical("the server has stopped: %s", _cause(self._failure))
+        return self._exit_code
 
     async def drain(self) -> None:
         """Leave in phases, as the first signal asks for."""
@@ -130,7 +138,7 @@ class Server:
             await self._is_engine_down.wait()
         if not (self._is_http_closed.is_set() and self._is_engine_down.is_set()):
             logger.warning("connections or the engine could not be closed in time")
-            self._exit_now(0 if self._failure is None else 1)
+            self._exit_now(self._exit_code)
         self._is_done.set()
 
     async def _run_engine(self) -> None:

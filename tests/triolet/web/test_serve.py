@@ -12,7 +12,7 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import Running, events_of, read_until, request_bytes, serving
 
-from triolet.errors import ModelLoadError
+from triolet.errors import ModelLoadError, UsageError
 from triolet.web import listener as listener_module
 from triolet.web import serve
 
@@ -110,14 +110,18 @@ async def test_a_dead_engine_ends_the_server_after_every_request_was_told(
     assert last.getMessage() == "the server has stopped: the device is on fire"
 
 
+@pytest.mark.parametrize(
+    ("failure", "exit_code"),
+    [(ModelLoadError("no such model"), 1), (UsageError("no such model length"), 2)],
+)
 async def test_a_model_that_cannot_be_loaded_ends_the_server(
-    anyio_backend_name: str, caplog: pytest.LogCaptureFixture
+    anyio_backend_name: str, caplog: pytest.LogCaptureFixture, failure: Exception, exit_code: int
 ) -> None:
-    engine = FakeEngine(is_loading_held=True, break_with=ModelLoadError("no such model"))
+    engine = FakeEngine(is_loading_held=True, break_with=failure)
     async with serving(engine, anyio_backend_name, is_ready=False) as running:
         engine.finish_loading()
         await running.is_over.wait()
-    assert running.exit_code == 1
+    assert running.exit_code == exit_code
     assert "no such model" in caplog.records[-1].getMessage()
     assert running.lines == []
 
