@@ -19,6 +19,7 @@ from triolet.web.auth import ADMIN_ENVIRONMENT_VARIABLE, key_check, make_key_rin
 from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
 from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
+from triolet.web.document_api import add_document_routes
 from triolet.web.errors import install_error_handlers
 from triolet.web.middleware import FinalSendShield
 from triolet.web.models_api import add_model_routes
@@ -55,6 +56,7 @@ def blueprint(
     add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
     add_control_routes(routes, engine, settings, admission)
+    add_document_routes(routes)
     add_unserved_routes(routes)
     install_error_handlers(routes)
     routes.after_request(finish_response)

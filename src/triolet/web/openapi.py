@@ -1,0 +1,112 @@
+"""The OpenAPI document of the routes, made from their descriptions and the types of their bodies.
+
+Pure; knows nothing of the framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+import triolet
+from triolet.web.route_descriptions import Parameter, Route
+
+__all__ = ["Error", "ErrorObject", "openapi_document"]
+
+_REFERENCE = "#/components/schemas/{name}"
+_ERROR = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+_ERRORS = {
+    "400": "A field, a parameter or a header is wrong; `param` names it.",
+    "401": "The API key is missing or wrong.",
+    "403": "The API key does not open this route.",
+    "404": "The model, or the route, does not exist.",
+    "408": "The body did not arrive in time.",
+    "409": "It cannot be done as things stand.",
+    "413": "The body is too large.",
+    "429": "The queue is full, or a key is at its limit; Retry-After says when to come again.",
+    "500": "The request failed.",
+    "501": "No model here can do it.",
+    "503": "The engine is loading, leaving or dead.",
+}
+
+
+class ErrorObject(Struct):
+    """What went wrong. ``param`` is the field, parameter or header that is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(Struct):
+    """The body of every answer that is not a success."""
+
+    error: ErrorObject
+
+
+def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
+    """OpenAPI 3.1. ``prefix`` is the path under which the routes are."""
+    routes = list(routes)
+    bodies = sorted(
+        {route.body for route in routes if route.body is not None}, key=lambda kind: kind.__name__
+    )
+    _, schemas = msgspec.json.schema_components([*bodies, Error], ref_template=_REFERENCE)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "triolet",
+            "version": triolet.__version__,
+            "description": "An LLM inference server with the OpenAI API.",
+        },
+        "servers": [{"url": prefix or "/"}],
+        "security": [{"key": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "operationId": route.method + route.path.translate(str.maketrans("/.{}", "____")),
+        "tags": [route.tag],
+        "responses": _responses(route),
+    }
+    if route.tag == "control":
+        operation["security"] = [{"key": []}]
+    if route.parameters:
+        operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
+    if route.body is not None:
+        content = {"schema": {"$ref": _REFERENCE.format(name=route.body.__name__)}, "example": route.example}
+        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+    return operation
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "schema": dict(parameter.schema),
+    }
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    if route.is_served:
+        responses["200"] = {"description": "Done.", "content": {route.answer_type: {}}}
+        if route.is_streamable:
+            responses["200"]["content"]["text/event-stream"] = {}
+    for status, description in _ERRORS.items():
+        responses[status] = {"description": description} | _ERROR
+    return responses

@@ -1,0 +1,125 @@
+"""What each route is for, what it takes and an example: the facts behind ``/openapi.json`` and ``/docs``.
+
+A route that is not described here fails a test. Knows the types of bodies, and nothing of how routes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from triolet.core.control import PauseMode, SleepPart
+from triolet.web.control_api import AbortBody
+from triolet.web.schema import ChatBody, CompletionBody
+from triolet.web.tokens_api import DetokenizeBody, TokenizeBody
+from triolet.web.unserved_api import UNSERVED
+
+__all__ = ["ROUTES", "Parameter", "Route"]
+
+_HELLO: list[dict[str, str]] = [{"role": "user", "content": "Hello!"}]
+_FLAG: Mapping[str, Any] = {"type": "boolean"}
+_MODE: Mapping[str, Any] = {"enum": list(get_args(PauseMode)), "default": "abort"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """In the path or behind it. ``schema`` is a JSON schema."""
+
+    name: str
+    schema: Mapping[str, Any]
+    place: Literal["path", "query"] = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One method of one path. ``statuses`` are the outcomes besides 200 and the errors of any route."""
+
+    method: Literal["get", "post"]
+    path: str
+    summary: str
+    tag: str
+    body: type | None = None
+    example: Mapping[str, Any] | None = None
+    parameters: tuple[Parameter, ...] = ()
+    answer_type: str = "application/json"
+    is_streamable: bool = False
+    is_served: bool = True
+
+
+def _get(path: str, summary: str, tag: str = "operation", **more: Any) -> Route:
+    return Route(method="get", path=path, summary=summary, tag=tag, **more)
+
+
+def _post(path: str, summary: str, tag: str, **more: Any) -> Route:
+    return Route(method="post", path=path, summary=summary, tag=tag, **more)
+
+
+ROUTES: tuple[Route, ...] = (
+    _post(
+        "/v1/chat/completions", "Answer a conversation, through the model's chat template.", "generation",
+        body=ChatBody, example={"messages": _HELLO, "max_completion_tokens": 12}, is_streamable=True,
+    ),
+    _post(
+        "/v1/completions", "Continue a text, or token ids.", "generation",
+        body=CompletionBody, example={"prompt": "One, two,", "max_tokens": 8}, is_streamable=True,
+    ),
+    _get("/v1/models", "The names that requests may use.", "generation"),
+    _get(
+        "/v1/models/{name}", "One of those names.", "generation",
+        parameters=(Parameter(name="name", schema={"type": "string"}, place="path"),),
+    ),
+    _post(
+        "/v1/chat/completions/render", "The prompt that a conversation becomes, without an answer.", "tokens",
+        body=ChatBody, example={"messages": _HELLO},
+    ),
+    _post(
+        "/tokenize", "The tokens of a text or of a conversation.", "tokens",
+        body=TokenizeBody, example={"prompt": "One, two,", "return_token_strs": True},
+    ),
+    _post(
+        "/detokenize", "The text of tokens.", "tokens", body=DetokenizeBody, example={"tokens": [72, 105]}
+    ),
+    _get("/live", "200 as long as the event loop turns."),
+    _get("/ready", "200 while new work is taken."),
+    _get("/health", "The state in detail; 503 unless the engine serves."),
+    _get("/metrics", "Metrics for Prometheus.", answer_type="text/plain"),
+    _get("/load", "How busy the engine is."),
+    _get("/version", "The version of triolet."),
+    _get("/openapi.json", "This description of the routes."),
+    _get("/docs", "The same as a page.", answer_type="text/html"),
+    _post(
+        "/pause", "Compute nothing more.", "control",
+        parameters=(Parameter(name="mode", schema=_MODE), Parameter(name="clear_cache", schema=_FLAG)),
+    ),
+    _post("/resume", "Go on after a pause.", "control"),
+    _get("/is_paused", "Whether the engine is paused.", "control"),
+    _post(
+        "/sleep", "Pause, and give memory back.", "control",
+        parameters=(
+            Parameter(name="level", schema={"enum": [0, 1, 2], "default": 1}),
+            Parameter(name="mode", schema=_MODE),
+        ),
+    ),
+    _post(
+        "/wake_up", "Have everything again, or the parts that are named.", "control",
+        parameters=(
+            Parameter(name="tags", schema={"type": "array", "items": {"enum": list(get_args(SleepPart))}}),
+        ),
+    ),
+    _get("/is_sleeping", "Whether anything is still to be woken.", "control"),
+    _post(
+        "/reset_prefix_cache", "Forget the prefixes computed so far.", "control",
+        parameters=(Parameter(name="reset_running_requests", schema=_FLAG),),
+    ),
+    _post(
+        "/abort_requests", "End requests, by the ids of their answers or their X-Request-Id.", "control",
+        body=AbortBody, example={"request_ids": "all"},
+    ),
+    _post(
+        "/drain", "Take no new work from here on.", "control",
+        parameters=(Parameter(name="wait", schema={"type": "number", "minimum": 0, "maximum": 3600}),),
+    ),
+    *(_post(path, f"Not served: it needs {needed}.", "not served", is_served=False)
+      for path, needed in UNSERVED.items()),
+)  # fmt: skip
