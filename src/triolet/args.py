@@ -70,6 +70,14 @@ class EngineArgs:
     chat_template: Path | None = _option(
         None, "Jinja file to use instead of the model's own chat template.", group="model", metavar="FILE"
     )
+    tool_call_parser: str | None = _option(
+        None, "Format in which the model calls tools, by name or as module:NAME; found in the chat template "
+        "if not given.",
+        group="model", metavar="NAME",
+    )  # fmt: skip
+    reasoning_parser: str | None = _option(
+        None, "Format in which the model writes its reasoning, likewise.", group="model", metavar="NAME"
+    )
     dtype: Dtype = _option(
         "auto", "Number format of activations and KV cache; auto picks what the device is fast at.",
         group="device",

@@ -273,19 +273,16 @@ class Engine(EngineControl):
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> RequestStream:
-        """As :meth:`submit`, for a conversation put into the model's chat template."""
+        """As :meth:`submit`, for a conversation put into the model's chat template.
+
+        ``rendering``: ``tools``, ``continue_final_message`` and the other options of ``ChatTemplate.render``.
+        """
         chosen = params or SamplingParams()
 
         def prepare(inputs: InputProcessor) -> RequestState:
-            return inputs.prepare_chat(
-                messages,
-                chosen,
-                request_id=request_id,
-                options=options,
-                add_generation_prompt=add_generation_prompt,
-            )
+            return inputs.prepare_chat(messages, chosen, request_id=request_id, options=options, **rendering)
 
         return await self._start(prepare, chosen, len(str(messages)) + num_items(chosen))
 
@@ -307,11 +304,11 @@ class Engine(EngineControl):
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
+        **rendering: Any,
     ) -> LazyRequestStream:
         """As :meth:`generate`, for a conversation."""
-        return LazyRequestStream(
-            partial(self.submit_chat, messages, params, request_id=request_id, options=options)
-        )
+        submit = partial(self.submit_chat, messages, params, request_id=request_id, options=options)
+        return LazyRequestStream(partial(submit, **rendering))
 
     async def beam_search(
         self,

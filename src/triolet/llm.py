@@ -79,11 +79,15 @@ class LLM:
         sampling_params: Params = None,
         *,
         priority: Priority = None,
-        add_generation_prompt: bool = True,
         use_tqdm: bool = True,
+        **rendering: Any,
     ) -> list[RequestOutput]:
-        """Answer one conversation or several, through the model's chat template."""
-        add = partial(self._engine.add_chat_request, add_generation_prompt=add_generation_prompt)
+        """Answer one conversation or several, through the model's chat template.
+
+        ``rendering``: ``add_generation_prompt``, ``continue_final_message``, ``tools``, and variables of the
+        template.
+        """
+        add = partial(self._engine.add_chat_request, **rendering)
         return self._run(_many(messages, Mapping), sampling_params, priority, add, use_tqdm)
 
     def beam_search(
@@ -107,10 +111,10 @@ class LLM:
         sampling_params: Params = None,
         *,
         priority: Priority = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> list[str]:
         """As :meth:`enqueue`, for conversations."""
-        add = partial(self._engine.add_chat_request, add_generation_prompt=add_generation_prompt)
+        add = partial(self._engine.add_chat_request, **rendering)
         return self._enqueue(_many(messages, Mapping), sampling_params, priority, add)
 
     def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:

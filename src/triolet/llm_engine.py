@@ -90,7 +90,7 @@ class LLMEngine:
         params: GenerationParams | None = None,
         *,
         options: RequestOptions | None = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> None:
         """As :meth:`add_request`, for a conversation put into the model's chat template."""
         self._add(
@@ -100,7 +100,7 @@ class LLMEngine:
                 messages,
                 params or SamplingParams(),
                 options=options,
-                add_generation_prompt=add_generation_prompt,
+                **rendering,
             ),
         )
 

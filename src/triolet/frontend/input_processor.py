@@ -90,19 +90,20 @@ class InputProcessor:
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> RequestState:
-        """A request that answers a conversation. Raises what its parts raise."""
+        """A request that answers a conversation; ``rendering`` is for the chat template.
+
+        Raises what its parts raise.
+        """
         arrived = time.monotonic()
-        text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        text = self.render_chat(messages, **rendering)
         origin = Origin(
             request_id=request_id, prompt=text, param="messages", is_continuation=False, arrived=arrived
         )
         return self.builder.build(self.tokenize_chat(text), params, options, origin)
 
-    def render_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
-    ) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> str:
         """The prompt text of a conversation. Raises InvalidRequestError naming ``messages``."""
         if not isinstance(messages, Sequence) or isinstance(messages, str):
             raise InvalidRequestError(
@@ -113,7 +114,7 @@ class InputProcessor:
                 "messages: this model has no chat template; give one with --chat-template, or send a prompt",
                 param="messages",
             )
-        return self.chat_template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self.chat_template.render(messages, **rendering)
 
     def must_compile(self, params: GenerationParams) -> bool:
         """Whether a grammar has to be compiled for them, which may take seconds."""

@@ -52,12 +52,22 @@ def load_text(files: ModelFiles, args: EngineArgs) -> tuple[Tokenizer, ChatTempl
     """Tokeniser and chat template. Raises ModelFileError, or UsageError for a bad ``--chat-template``."""
     from triolet.text.chat_template import ChatTemplate
     from triolet.text.tokenizer import load_tokenizer
+    from triolet.text.tool_parsers.formats import named_reasoning_format, named_tool_format
 
     tokenizer = load_tokenizer(files)
     source = tokenizer.chat_template if args.chat_template is None else _read_template(args.chat_template)
     if source is None:
         return tokenizer, None
-    return tokenizer, ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    template = ChatTemplate(
+        source,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        tool_format=None if args.tool_call_parser is None else named_tool_format(args.tool_call_parser),
+        reasoning_format=None
+        if args.reasoning_parser is None
+        else named_reasoning_format(args.reasoning_parser),
+    )
+    return tokenizer, template
 
 
 def served_names(args: EngineArgs) -> tuple[str, ...]:

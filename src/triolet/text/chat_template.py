@@ -5,6 +5,7 @@ It knows neither HTTP nor tokens: the text that comes out holds the model's spec
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,20 +14,28 @@ from typing import Any
 import jinja2
 
 from triolet.errors import InvalidRequestError, ModelFileError
+from triolet.text.reasoning import ReasoningFormat, find_reasoning_format
 from triolet.text.template_limits import TemplateLimitError, measure
 from triolet.text.template_sandbox import TemplateSandbox
+from triolet.text.tool_parsers.formats import find_tool_format
+from triolet.text.tool_parsers.hermes import HERMES
+from triolet.text.tool_parsers.tool_format import ToolFormat
+from triolet.text.tool_prompt import describe_tools, spell_calls, with_parsed_arguments
 
 __all__ = ["ChatTemplate"]
 
 MAX_SOURCE_CHARACTERS = 2**17
 _MAX_MESSAGE_CHARACTERS = 1_000
 _RESERVED = frozenset({"add_generation_prompt", "bos_token", "eos_token", "messages", "tools"})
+_TOOLS = re.compile(r"\btools\b")
 
 
 class ChatTemplate:
     """A compiled template; thread-safe. Raises :class:`ModelFileError` if the template is not usable.
 
     ``now`` is what ``strftime_now`` in a template formats; ``clock`` bounds the time of a rendering.
+    ``tool_format`` and ``reasoning_format`` are how the model writes calls and reasoning: what was given, or
+    what is found in the template; a model without a format for calls is told one.
     """
 
     def __init__(
@@ -35,10 +44,19 @@ class ChatTemplate:
         *,
         bos_token: str | None = None,
         eos_token: str | None = None,
+        tool_format: ToolFormat | None = None,
+        reasoning_format: ReasoningFormat | None = None,
         now: Callable[[], datetime] = datetime.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
+        found = tool_format or find_tool_format(source)
+        self.tool_format = found or HERMES
+        self.reasoning_format = (
+            reasoning_format or self.tool_format.reasoning or find_reasoning_format(source)
+        )
+        self._knows_tools = found is not None and _TOOLS.search(source) is not None
+        self._knows_calls = found is not None and "tool_calls" in source
         self._special_tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         functions = {
             "raise_exception": _raise_exception,
@@ -51,13 +69,16 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
         """The prompt for ``messages``, each with a ``role`` and a ``content``.
 
         ``content`` is a string, None (an empty one), or a list of text parts, which are joined by line
-        breaks. ``variables`` go to the template. Raises :class:`InvalidRequestError` with ``param`` set
+        breaks. ``tools`` are described to the model, by the template or in the system message. With
+        ``continue_final_message`` the prompt ends where the last message does, for the model to go on with.
+        ``variables`` go to the template. Raises :class:`InvalidRequestError` with ``param`` set
         if a message is malformed, or with the template's own words if it refuses.
         """
         if reserved := _RESERVED & variables.keys():
@@ -65,15 +86,31 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"chat_template_kwargs: {names} cannot be given", param="chat_template_kwargs"
             )
-        return self._render(
-            {
-                **variables,
-                **self._special_tokens,
-                "messages": _plain_messages(messages),
-                "tools": None if tools is None else list(tools),
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        plain = _plain_messages(messages)
+        if continue_final_message and plain[-1]["role"] != "assistant":
+            raise _invalid(f"messages[{len(plain) - 1}].role", "must be 'assistant' to be continued")
+        shape = self.tool_format.shape
+        written = plain if self._knows_calls else spell_calls(plain, shape)
+        if tools and not self._knows_tools:
+            written = describe_tools(written, tools, shape)
+        given = {
+            **variables,
+            **self._special_tokens,
+            "tools": list(tools) if tools and self._knows_tools else None,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+        }
+        text = self._render_messages(written, given)
+        return _cut_after(text, plain[-1]["content"]) if continue_final_message else text
+
+    def _render_messages(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        parsed = with_parsed_arguments(messages)
+        try:
+            return self._render({**variables, "messages": parsed})
+        except InvalidRequestError as error:
+            # Some templates join the arguments of a call to a text, most have them as an object.
+            if not isinstance(error.__cause__, TypeError) or parsed == messages:
+                raise
+            return self._render({**variables, "messages": messages})
 
     def _render(self, variables: Mapping[str, Any]) -> str:
         try:
@@ -87,6 +124,16 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"messages: the model's chat template cannot write them: {_describe(error)}", param="messages"
             ) from error
+
+
+def _cut_after(text: str, content: str) -> str:
+    """A prompt up to the end of its last message; a template may have stripped that."""
+    for end in (content, content.strip()):
+        if end and (start := text.rfind(end)) >= 0:
+            return text[: start + len(end)]
+    raise _invalid(
+        "messages", "the last one is empty, or changed by the chat template, and cannot be continued"
+    )
 
 
 class _RefusalError(Exception):

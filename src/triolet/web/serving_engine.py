@@ -103,7 +103,7 @@ class ServingEngine(Protocol):
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> OutputStream: ...
 
     def count_refusal(self, error: TrioletError) -> None:

@@ -150,7 +150,7 @@ def test_what_templates_expect_of_jinja() -> None:
     )
     assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c") == "abc"
     assert render("{{ tools is none }} {{ missing is defined }}[{{ missing }}]") == "True False[]"
-    assert render("{{ tools[0].name }}", tools=[{"name": "f"}]) == "f"
+    assert render("{{ tools[0].name }}<tool_call>", tools=[{"name": "f"}]) == "f<tool_call>"
     assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
     assert render("{{ '<b>' }}") == "<b>"
     assert render("{{ add_generation_prompt }}") == "True"

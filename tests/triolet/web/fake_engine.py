@@ -301,14 +301,10 @@ class FakeEngine(FakeControl):
         *,
         request_id: str | None = None,
         options: RequestOptions | None = None,
-        add_generation_prompt: bool = True,
+        **rendering: Any,
     ) -> FakeStream:
         token_ids = list("".join(message["content"] for message in messages).encode())
-        asked = {
-            "request_id": request_id,
-            "options": options,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        asked = {"request_id": request_id, "options": options, **rendering}
         return await self._add(messages, token_ids, params, asked)
 
     async def _add(
