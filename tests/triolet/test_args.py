@@ -21,6 +21,8 @@ BAD: dict[str, list[Any]] = {
     "model": [*NOT_A_STRING, None],
     "served_model_name": [None, 5, "", [""], ("x", 5), {"x": 1}, [None]],
     "revision": NOT_A_STRING,
+    "tool_call_parser": NOT_A_STRING,
+    "reasoning_parser": NOT_A_STRING,
     "cache_dir": [5, True, b"x", ["x"]],
     "max_model_len": [*NOT_POSITIVE, "", "longest"],
     "chat_template": [5, True, b"x", ["x"]],
