@@ -93,12 +93,14 @@ class StepResult:
     and at most ``num_draft_tokens`` + 1. ``logprobs``: as many, where the request asks for them.
     ``prompt_logprobs``: by the index of a row in the plan, those of the prompt's tokens that follow the
     row's positions, in order. ``errors``: by the index of a row, what went wrong with that row alone; its
-    tokens mean nothing. ``seconds``: how long the step took, if that is known.
+    tokens mean nothing. ``error_params``: of some of these, the field of the request that is to blame.
+    ``seconds``: how long the step took, if that is known.
     """
 
     step_id: int
     token_ids: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[TokenLogprobs, ...] | None, ...]
     errors: dict[int, str]
+    error_params: dict[int, str] = field(default_factory=dict)
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     seconds: float | None = None

@@ -139,6 +139,7 @@ class TokenLogprobs:
 class TokenOutput:
     """What one step produced for one request. The one with a ``finish_reason`` is the last.
 
+    ``error_param``: the field of the request that is to blame for the ``error``; None where the engine is.
     ``num_cached_tokens``: how much of the prompt was found in the prefix cache. ``prompt_logprobs``: of the
     next tokens of the prompt after its first, where they were asked for.
     """
@@ -149,6 +150,7 @@ class TokenOutput:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
+    error_param: str | None = None
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 

@@ -163,3 +163,16 @@ def test_what_cannot_be_enforced_is_refused_by_name(client: openai.OpenAI) -> No
             model="smollm2", prompt="a", extra_body={"structured_outputs": {"regex": "(a"}}
         )
     assert caught.value.param == "structured_outputs.regex"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_options_that_leave_no_token_are_the_callers_mistake(
+    client: openai.OpenAI, *, is_streamed: bool
+) -> None:
+    """A client tries a server error again, in vain."""
+    with pytest.raises(openai.BadRequestError, match="structured_outputs forbid every one") as caught:
+        client.chat.completions.create(
+            model="smollm2", messages=QUESTION, response_format={"type": "json_object"},
+            extra_body={"min_tokens": 3, "allowed_token_ids": [5]}, stream=is_streamed,
+        )  # fmt: skip
+    assert caught.value.param == "allowed_token_ids"

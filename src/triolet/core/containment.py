@@ -107,11 +107,13 @@ class _Search:
         """The whole plan's result, put together from those of its parts."""
         samples: dict[int, tuple[tuple[int, ...], tuple[TokenLogprobs, ...] | None]] = {}
         errors = {row: describe_failure(error) for row, error in self.failures.items()}
+        error_params: dict[int, str] = {}
         prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         for first, part in self._results:
             rows = _sampled(self._plan.rows, first)
             samples.update(zip(rows, zip(part.token_ids, part.logprobs, strict=True), strict=False))
             errors |= {first + row: text for row, text in part.errors.items()}
+            error_params |= {first + row: param for row, param in part.error_params.items()}
             prompt_logprobs |= {first + row: entries for row, entries in part.prompt_logprobs.items()}
         in_order = [samples.get(row, ((0,), None)) for row in _sampled(self._plan.rows, 0)]
         return StepResult(
@@ -119,6 +121,7 @@ class _Search:
             token_ids=tuple(token_ids for token_ids, _ in in_order),
             logprobs=tuple(logprobs for _, logprobs in in_order),
             errors=errors,
+            error_params=error_params,
             prompt_logprobs=prompt_logprobs,
         )
 

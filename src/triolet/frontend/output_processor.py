@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from triolet.errors import EngineGenerateError
+from triolet.errors import EngineGenerateError, InvalidRequestError, TrioletError
 from triolet.frontend.request_state import NO_ORDERS, CoreOrders, RequestState
 from triolet.request import FinishReason, RequestOutput, TokenOutput
 from triolet.statistics import Histogram, count_histogram, token_histogram
@@ -86,7 +86,7 @@ class OutputProcessor:
                 continue
             try:
                 orders = self._update(state, output, now)
-            except EngineGenerateError as exc:
+            except (EngineGenerateError, InvalidRequestError) as exc:
                 processed += self._hand_out(state, touched.pop(state, NO_ORDERS))
                 # Without its frames, this one among them: they hold the list that will hold the error.
                 processed.append(self.fail(state, exc.with_traceback(None), now))
@@ -116,7 +116,7 @@ class OutputProcessor:
 
     def _update(self, state: RequestState, output: TokenOutput, now: float) -> CoreOrders:
         if output.finish_reason is FinishReason.ERROR:
-            raise EngineGenerateError(f"the request failed in the engine: {output.error or 'unknown error'}")
+            raise _failure(output)
         self._observe(state, output, now)
         orders = state.update(output, now)
         if output.finish_reason is not None:
@@ -156,3 +156,9 @@ class OutputProcessor:
             self.statistics.time_to_first_token.observe(now - state.head.arrived)
         elif (last_token := state.last_token_of(output.request_id)) is not None:
             self.statistics.inter_token_latency.observe(now - last_token)
+
+
+def _failure(output: TokenOutput) -> TrioletError:
+    if output.error_param is not None:
+        return InvalidRequestError(f"{output.error_param}: {output.error}", param=output.error_param)
+    return EngineGenerateError(f"the request failed in the engine: {output.error or 'unknown error'}")

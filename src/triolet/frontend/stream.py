@@ -22,8 +22,9 @@ __all__ = ["LazyRequestStream", "RequestStream"]
 class RequestStream:
     """An asynchronous iterator over a request's outputs; the last one ``is_finished``.
 
-    Raises EngineGenerateError where this request failed, EngineDeadError where the engine did, and
-    anyio.BusyResourceError in a task that asks while another one is waiting.
+    Raises EngineGenerateError where this request failed, InvalidRequestError where its own options left it no
+    token to choose from, EngineDeadError where the engine failed, and anyio.BusyResourceError in a task that
+    asks while another one is waiting.
 
     Cancellation: a consumer that is cancelled while waiting ends the request.
     """

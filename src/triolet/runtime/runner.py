@@ -227,6 +227,11 @@ class ModelRunner:
             token_ids=tuple(entry.token_ids for entry in sampled),
             logprobs=tuple(entry.logprobs for entry in sampled),
             errors=errors | prompts.errors | batch.errors,
+            error_params={
+                index: entry.error_param
+                for index, entry in zip(indices, sampled, strict=True)
+                if entry.error_param is not None
+            },
             prompt_logprobs=prompts.logprobs,
         )
 

@@ -45,12 +45,14 @@ Logits = NDArray[np.float32]
 class SampledRow:
     """What was sampled for a row: one token and one for each guess that was right, or an error.
 
-    ``logprobs``: of each token, where asked for. With an ``error`` the tokens mean nothing.
+    ``logprobs``: of each token, where asked for. With an ``error`` the tokens mean nothing; ``error_param``
+    is the field of the request that is to blame, if one is.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
+    error_param: str | None = None
 
 
 class Sampler:
@@ -136,11 +138,11 @@ class Sampler:
         """Keep a row's draft tokens as far as they are what was sampled, and the token after them."""
         token_ids: list[int] = []
         for offset, guess in enumerate((*draft_of(row), None)):
-            error = self._error_at(step, row, first + offset)
-            if error is not None:
+            failure = self._failure_at(step, row, first + offset)
+            if failure is not None:
                 # Tokens before it would have come out one by one; the error will come up again after them.
                 if not token_ids:
-                    return SampledRow(token_ids=(0,), error=error)
+                    return failure
                 break
             token_ids.append(step.token_ids[first + offset])
             if token_ids[-1] != guess:
@@ -153,15 +155,16 @@ class Sampler:
         )
         return SampledRow(token_ids=tuple(token_ids), logprobs=logprobs)
 
-    def _error_at(self, step: _Step, row: PlanRow, position: int) -> str | None:
+    def _failure_at(self, step: _Step, row: PlanRow, position: int) -> SampledRow | None:
         if position in step.errors:
-            return step.errors[position]
+            return SampledRow(token_ids=(0,), error=step.errors[position])
         if step.is_finite[position]:
             return None
         if step.drawn.highest[position] == -np.inf and row.request.adjustments is not None:
-            options = " and ".join(self._adjuster.forbidding_options(row))
-            return f"no token is left to choose from: {options} forbid every one"
-        return NOT_FINITE
+            options = self._adjuster.forbidding_options(row)
+            error = f"no token is left to choose from: {' and '.join(options)} forbid every one"
+            return SampledRow(token_ids=(0,), error=error, error_param=options[0])
+        return SampledRow(token_ids=(0,), error=NOT_FINITE)
 
     def _logprobs_at(self, step: _Step, request: Request, position: int, token_id: int) -> TokenLogprobs:
         assert step.logits is not None

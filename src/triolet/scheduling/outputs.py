@@ -22,6 +22,7 @@ class RowResult:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
+    error_param: str | None = None
 
 
 def split_result(plan: StepPlan, result: StepResult) -> list[RowResult]:
@@ -36,6 +37,7 @@ def split_result(plan: StepPlan, result: StepResult) -> list[RowResult]:
                 logprobs=logprobs,
                 prompt_logprobs=result.prompt_logprobs.get(index),
                 error=result.errors.get(index),
+                error_param=result.error_params.get(index),
             )
         )
     assert next(samples, None) is None, "a sample for a row that is not sampled"
@@ -46,7 +48,12 @@ def take_in(sequence: Sequence, row: PlanRow, result: RowResult) -> TokenOutput 
     """Append the sampled tokens, up to the one that ends the request; None if there is nothing to tell."""
     request_id = sequence.request.request_id
     if result.error is not None:
-        return TokenOutput(request_id=request_id, finish_reason=FinishReason.ERROR, error=result.error)
+        return TokenOutput(
+            request_id=request_id,
+            finish_reason=FinishReason.ERROR,
+            error=result.error,
+            error_param=result.error_param,
+        )
     prompt_logprobs = _new_prompt_logprobs(sequence, row, result.prompt_logprobs)
     if not result.token_ids and not prompt_logprobs:
         return None

@@ -205,6 +205,7 @@ class Counting:
             token_ids=tuple((slot,) for slot in sampled),
             logprobs=tuple((TokenLogprobs((slot,), (0.0,), 1),) for slot in sampled),
             errors={index: "odd" for index, row in enumerate(plan.rows) if row.slot % 5 == 4},
+            error_params={index: "top_k" for index, row in enumerate(plan.rows) if row.slot % 10 == 9},
             prompt_logprobs={index: () for index, row in enumerate(plan.rows) if row.slot % 3 == 0},
         )
 
@@ -234,6 +235,7 @@ class TestSearch:
                 assert token_ids == (row,)
                 assert logprobs is not None
                 assert logprobs[0].token_ids == (row,)
+        assert set(result.error_params) == {row for row in range(9, 48, 10) if row not in guilty}
         assert result.prompt_logprobs.keys() == {row for row in range(0, 48, 3) if row not in guilty}
 
     @pytest.mark.parametrize("num_rows", [1, 2, 3, 7, 64, 256])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.triolet.frontend.parts import input_processor, new_request, token_output
 
-from triolet.errors import EngineDeadError, EngineGenerateError
+from triolet.errors import EngineDeadError, EngineGenerateError, InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
@@ -103,6 +103,16 @@ def test_a_failure_is_its_requests_own(processor: OutputProcessor, inputs: Input
     assert first_of(items[0]).finish_reason is FinishReason.ERROR
     assert processor.num_requests == 1
     assert processor.statistics.outcomes == {"failed": 1}
+
+
+def test_a_failure_that_its_options_are_to_blame_for_names_one(
+    processor: OutputProcessor, inputs: InputProcessor
+) -> None:
+    _, core_id = add(processor, inputs)
+    failed = token_output(core_id, reason=FinishReason.ERROR, error="no luck", error_param="min_tokens")
+    (item,) = processor.process([failed], now=0.0)
+    assert isinstance(item.error, InvalidRequestError)
+    assert (item.error.message, item.error.param) == ("min_tokens: no luck", "min_tokens")
 
 
 def test_all_can_be_ended_or_failed_at_once(processor: OutputProcessor, inputs: InputProcessor) -> None:

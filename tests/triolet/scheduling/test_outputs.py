@@ -70,12 +70,12 @@ def test_a_result_is_split_by_rows() -> None:
     plan = StepPlan(step_id=0, rows=(row(0, 0), row(0, 1, is_sampled=False), row(0, 2)))
     result = StepResult(
         step_id=0, token_ids=((4, 5), (6,)), logprobs=(None, (logprobs(6),)), errors={2: "broken"},
-        prompt_logprobs={1: (logprobs(2),)},
+        error_params={2: "min_tokens"}, prompt_logprobs={1: (logprobs(2),)},
     )  # fmt: skip
     assert split_result(plan, result) == [
         RowResult(token_ids=(4, 5)),
         RowResult(prompt_logprobs=(logprobs(2),)),
-        RowResult(token_ids=(6,), logprobs=(logprobs(6),), error="broken"),
+        RowResult(token_ids=(6,), logprobs=(logprobs(6),), error="broken", error_param="min_tokens"),
     ]
 
 
