@@ -222,6 +222,16 @@ class Ops(Protocol):
         """
         ...
 
+    def draw_masked(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> DrawnTokens:
+        """Draw from ``rows (N,)`` of ``logits (R, V)``, no two the same, what their masks allow.
+
+        ``masks (N, ceil(V / 32))``: token i is allowed if bit ``i % 32`` of word ``i // 32`` is set; the
+        other logits become minus infinity, in place. ``settings`` are of N rows; the rest is as in :meth:`draw`.
+        """
+        ...
+
     def step_runner(self) -> StepRunner:
         """Something that runs one model's step, in the quickest way there is, with the same results."""
         ...

@@ -17,10 +17,11 @@ def fake_engine(byte_model: Path) -> LLMEngine:
     return LLMEngine(EngineArgs(model=str(byte_model)), core_factory=core_factory)
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("name", grammars.SPECS)
-def test_every_kind_of_grammar_can_be_followed(name: str, byte_model: Path) -> None:
+def test_every_kind_of_grammar_can_be_followed(name: str, is_masked: bool, byte_model: Path) -> None:
     with fake_engine(byte_model) as engine:
-        seconds = grammars.measure(engine, grammars.SPECS[name], batch=2, num_steps=30)
+        seconds = grammars.measure(engine, grammars.SPECS[name], batch=2, num_steps=30, is_masked=is_masked)
     assert len(seconds) == 30
     assert min(seconds) > 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.cpu.activation import ActivationKernels
@@ -106,6 +108,11 @@ class CpuOps:
 
     def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
         return self._drawing.draw(logits, settings)
+
+    def draw_masked(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> DrawnTokens:
+        return self._drawing.draw_masked(logits, settings, rows, masks)
 
     def step_runner(self) -> StepRunner:
         return ProgramRunner(self._native)

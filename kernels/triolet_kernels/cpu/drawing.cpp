@@ -53,6 +53,20 @@ TRIOLET_INLINE Vec load_part(const float* source, int64_t count) {
     return load(values);
 }
 
+// Minus infinity for the logits whose bit of `mask` is not set: bit i % 32 of word i / 32.
+void forbid(float* logits, int64_t size, const uint32_t* mask) {
+    const float forbidden = as_float(0xff800000);
+    for (int64_t i = 0; i < size; i += kLanes) {
+        uint32_t bits = mask[i / 32] >> i % 32;
+        if (i + kLanes <= size) {
+            store(logits + i, keep_bits(load(logits + i), bits, forbidden));
+            continue;
+        }
+        for (int64_t lane = 0; i + lane < size; ++lane)
+            if (!(bits >> lane & 1)) logits[i + lane] = forbidden;
+    }
+}
+
 bool has_nan(const float* values, int64_t size) {
     uint32_t found = 0;
     for (int64_t i = 0; i < size; ++i) {
@@ -332,14 +346,18 @@ Drawn draw_row(const float* logits, int64_t size, const Settings& settings) {
 
 }  // namespace
 
-// logits (num_rows, size) → token_ids, num_kept (num_rows,) int64, highest (num_rows,) float
+// logits (any number of rows, size), rows (num_rows,), masks (num_rows, size / 32 rounded up)
+// → token_ids, num_kept (num_rows,) int64, highest (num_rows,) float
+// Null rows are the first ones; null masks forbid nothing, others do in place.
 TRIOLET_EXPORT(draw_float32)
-(const float* logits, const double* temperatures, const double* uniforms, const int64_t* top_k, const double* top_p,
- const double* min_p, int64_t* token_ids, int64_t* num_kept, float* highest, int64_t num_rows, int64_t size,
- RunTeam run_team, int64_t num_threads) {
+(float* logits, const int64_t* rows, const uint32_t* masks, const double* temperatures, const double* uniforms,
+ const int64_t* top_k, const double* top_p, const double* min_p, int64_t* token_ids, int64_t* num_kept, float* highest,
+ int64_t num_rows, int64_t size, RunTeam run_team, int64_t num_threads) {
     for_each_row(run_team, num_threads, num_rows, size, [=](int64_t i) {
         Settings settings = {temperatures[i], uniforms[i], top_k[i], top_p[i], min_p[i]};
-        Drawn drawn = draw_row(logits + i * size, size, settings);
+        float* row = logits + (rows ? rows[i] : i) * size;
+        if (masks) forbid(row, size, masks + i * ((size + 31) / 32));
+        Drawn drawn = draw_row(row, size, settings);
         token_ids[i] = drawn.token_id;
         num_kept[i] = drawn.num_kept;
         highest[i] = drawn.highest;

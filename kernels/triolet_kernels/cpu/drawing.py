@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet_kernels.cpu.loader import NativeLibrary
+from triolet_kernels.cpu.loader import Kernel, NativeLibrary
 from triolet_kernels.ops import DrawnTokens, DrawSettings
 from triolet_kernels.reference import drawing as reference
 
@@ -24,8 +27,24 @@ class DrawingKernels:
         """MemoryError where there is no room to sort a row in."""
         if self._draw is None:
             return reference.draw_rows(logits.numpy(), settings)
-        logits = logits.contiguous()
-        num_rows, size = logits.shape
+        return self._run(self._draw, logits.contiguous(), settings)
+
+    def draw_masked(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> DrawnTokens:
+        """MemoryError as :meth:`draw`."""
+        if self._draw is None:
+            return reference.draw_masked(logits, settings, rows, masks)
+        assert logits.is_contiguous(), "they are changed in place"
+        assert rows.flags.c_contiguous, "one run of numbers"
+        assert masks.flags.c_contiguous, "one run of words"
+        return self._run(self._draw, logits, settings, rows, masks)
+
+    def _run(
+        self, kernel: Kernel, logits: Tensor, settings: DrawSettings, *chosen: NDArray[np.integer[Any]]
+    ) -> DrawnTokens:
+        """``chosen``: rows and masks, or nothing."""
+        num_rows, size = len(settings.temperatures), logits.shape[1]
         drawn = DrawnTokens(
             token_ids=np.empty(num_rows, dtype=np.int64),
             highest=np.empty(num_rows, dtype=np.float32),
@@ -35,8 +54,9 @@ class DrawingKernels:
             settings.temperatures, settings.uniforms, settings.top_k, settings.top_p, settings.min_p,
         )  # fmt: skip
         outputs = (drawn.token_ids, drawn.num_kept, drawn.highest)
-        self._draw(
+        kernel(
             logits.data_ptr(),
+            *([array.ctypes.data for array in chosen] or (None, None)),
             *(array.ctypes.data for array in (*inputs, *outputs)),
             num_rows,
             size,

@@ -87,6 +87,10 @@ TRIOLET_INLINE Vec keep_lanes(Vec value, int first, int end, float other) {
     uint32_t mask = ((1u << end) - 1) & ~((1u << first) - 1);
     return _mm512_mask_blend_ps(__mmask16(mask), splat(other), value);
 }
+// `value` in the lanes whose bit is set, from the lowest, and `other` in those whose bit is not.
+TRIOLET_INLINE Vec keep_bits(Vec value, uint32_t bits, float other) {
+    return _mm512_mask_blend_ps(__mmask16(bits), splat(other), value);
+}
 // Adds the low bits of `shifted` to the exponent of `value`.
 TRIOLET_INLINE Vec add_exponent(Vec value, Vec shifted) {
     __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
@@ -176,6 +180,11 @@ TRIOLET_INLINE Vec keep_lanes(Vec value, int first, int end, float other) {
     Vec lane = lane_numbers();
     Vec kept = lane >= splat(float(first)) ? value : splat(other);
     return lane < splat(float(end)) ? kept : splat(other);
+}
+TRIOLET_INLINE Vec keep_bits(Vec value, uint32_t bits, float other) {
+    Lanes own_bit;
+    for (int lane = 0; lane < kLanes; ++lane) own_bit[lane] = 1 << lane;
+    return (own_bit & int32_t(bits)) != 0 ? value : splat(other);
 }
 TRIOLET_INLINE Vec add_exponent(Vec value, Vec shifted) { return (Vec)((Lanes)value + ((Lanes)shifted << 23)); }
 TRIOLET_INLINE BfPairs load_pairs(const bf16* source) {

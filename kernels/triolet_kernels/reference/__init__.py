@@ -5,7 +5,9 @@ It says what every other implementation must compute; it must not know of any of
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, StepRunner
@@ -90,6 +92,11 @@ class ReferenceOps:
 
     def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
         return drawing.draw_tokens(logits, settings)
+
+    def draw_masked(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> DrawnTokens:
+        return drawing.draw_masked(logits, settings, rows, masks)
 
     def step_runner(self) -> StepRunner:
         return step.run_step

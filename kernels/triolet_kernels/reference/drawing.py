@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from triolet_kernels.reference.candidates import top_candidates
 __all__ = [
     "draw",
     "draw_filtered",
+    "draw_masked",
     "draw_rows",
     "draw_tokens",
     "scale_logits",
@@ -54,6 +56,17 @@ def draw_tokens(logits: Tensor, settings: DrawSettings) -> DrawnTokens:
     best = logits.argmax(dim=-1, keepdim=True)
     highest = logits.gather(1, best)[:, 0].cpu().numpy()
     return DrawnTokens(best[:, 0].cpu().numpy(), highest, np.full(len(logits), logits.shape[1]))
+
+
+def draw_masked(
+    logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+) -> DrawnTokens:
+    """Forbid in ``rows`` of ``logits``, in place, what ``masks`` do, then :func:`draw_tokens` from them."""
+    bits = np.unpackbits(masks.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+    is_forbidden = torch.from_numpy(bits == 0).to(logits.device)
+    chosen = torch.from_numpy(rows).to(logits.device)
+    logits[chosen] = logits[chosen].masked_fill(is_forbidden, -torch.inf)
+    return draw_tokens(logits[chosen], settings)
 
 
 def draw_rows(logits: NDArray[np.float32], settings: DrawSettings) -> DrawnTokens:

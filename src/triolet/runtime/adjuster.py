@@ -56,7 +56,7 @@ class Adjuster:
             if row.request.adjustments is not None:
                 if row.slot in self._refusals:
                     errors[first] = self._refusals[row.slot]
-                else:
+                elif not self._adjusters[row.slot].is_idle:
                     errors |= self._adjust_row(logits, first, row)
             first += row.num_draft_tokens + 1
         return errors

@@ -44,6 +44,10 @@ class RowAdjuster:
         self, adjustments: LogitsAdjustments, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]
     ) -> None:
         self._adjustments = adjustments
+        self.is_idle = adjustments == LogitsAdjustments(
+            grammar=adjustments.grammar, end_token_ids=adjustments.end_token_ids
+        )
+        """Whether logits are left as they are: the request has a grammar, at most."""
         has_repetition = adjustments.repetition_penalty != 1
         self._has_penalties = (
             has_repetition or adjustments.presence_penalty != 0 or adjustments.frequency_penalty != 0

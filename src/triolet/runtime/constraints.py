@@ -38,6 +38,10 @@ class Constraints(Protocol):
         """The sequence in ``slot`` has left; a slot without one is left as it is."""
         ...
 
+    def allows(self, slot: int, token_id: int) -> bool:
+        """Whether the mask of ``slot`` has ``token_id``: a small part of the work that the whole mask is."""
+        ...
+
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         """Write the mask of the next token of ``slot``. Raises ValueError if the grammar's limits are hit."""
         ...

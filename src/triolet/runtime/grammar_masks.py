@@ -1,4 +1,7 @@
-"""Grammars of the sequences in the runner's slots: what they forbid is taken out of a step's logits.
+"""Grammars of the sequences in the runner's slots: which tokens may stand, and masks for the others.
+
+Whether one token is allowed is quickly said; a mask of the whole vocabulary may take hundreds of times as
+long. So tokens are drawn without one at first, and masks are made for what has to be drawn again.
 
 It asks :class:`~triolet.runtime.constraints.Constraints`, which it is given, and knows neither what a grammar
 is nor anything of models or torch. Tokens are accepted once a whole step is done, so that a step that fails
@@ -8,6 +11,7 @@ half-way can be run again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +20,28 @@ from triolet.plan import PlanRow
 from triolet.runtime.adjuster import draft_of
 from triolet.runtime.constraints import Constraints
 
-__all__ = ["GrammarMasks"]
+__all__ = ["Checked", "GrammarMasks", "grammar_of"]
 
-Logits = NDArray[np.float32]
 Mask = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is to be done about the tokens drawn at some positions, and what is wrong, by position.
+
+    ``positions`` are those that need the ``masks (W,)`` beside them; where one ``has_stood``, the token drawn
+    there is allowed nevertheless.
+    """
+
+    positions: list[int] = field(default_factory=list)
+    masks: list[Mask] = field(default_factory=list)
+    has_stood: list[bool] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def add(self, position: int, mask: Mask, has_stood: bool) -> None:
+        self.positions.append(position)
+        self.masks.append(mask)
+        self.has_stood.append(has_stood)
 
 
 class GrammarMasks:
@@ -28,7 +50,6 @@ class GrammarMasks:
     def __init__(self, vocab_size: int, constraints: Constraints | None) -> None:
         self._constraints = constraints
         self._num_words = -(-vocab_size // 32)
-        self._penalties = _penalties()
         self._refusals: dict[int, str] = {}
 
     def begin(self, rows: Sequence[PlanRow]) -> None:
@@ -39,33 +60,39 @@ class GrammarMasks:
             self._refusals.pop(row.slot, None)
             if self._constraints is not None:
                 self._constraints.end(row.slot)
-            grammar = _grammar_of(row)
+            grammar = grammar_of(row)
             if grammar is not None:
                 self._start(row.slot, grammar, row.history[len(row.request.prompt_token_ids) :])
 
-    def apply(self, logits: Logits, rows: Sequence[PlanRow]) -> dict[int, str]:
-        """Forbid in ``logits (P, V)``, in place, what grammars do, at the last positions of each row.
+    def check(
+        self, rows: Sequence[PlanRow], token_ids: Sequence[int | None], is_shown: Sequence[bool]
+    ) -> Checked:
+        """Hold what was drawn at the last positions of ``rows`` to their grammars.
 
-        → what is wrong, by the index of the position. What comes after it in its row, or after a draft token
-        that the grammar forbids, is left as it is: no token of it will be used.
+        ``token_ids``: at each position the token that may stand if it is allowed, None if it may not.
+        ``is_shown``: whether somebody looks at its logits later, so that a mask is needed anyway. What comes
+        after an error in a row, or after a draft token that is forbidden, is left out: no token of it will be
+        used.
         """
-        errors: dict[int, str] = {}
-        alone: list[tuple[int, int]] = []
-        first = 0
+        checked, alone, first = Checked(), list[tuple[int, int, bool]](), 0
         for row in rows:
-            if _grammar_of(row) is not None:
+            if grammar_of(row) is not None:
                 if row.slot in self._refusals:
-                    errors[first] = self._refusals[row.slot]
+                    checked.errors[first] = self._refusals[row.slot]
                 elif row.num_draft_tokens:
-                    errors |= self._apply_along(draft_of(row), logits, first, row.slot)
+                    self._check_along(row, first, token_ids, is_shown, checked)
                 else:
-                    alone.append((first, row.slot))
+                    stands = self._stands(row.slot, token_ids[first])
+                    if is_shown[first] or not stands:
+                        alone.append((first, row.slot, stands))
             first += row.num_draft_tokens + 1
-        return errors | self._apply_at_once(logits, alone) if alone else errors
+        if alone:
+            self._fill_at_once(alone, checked)
+        return checked
 
     def commit(self, row: PlanRow, token_ids: Sequence[int]) -> str | None:
         """Accept the tokens that a row ended up with; → what is wrong, if anything."""
-        if _grammar_of(row) is not None and row.slot not in self._refusals:
+        if grammar_of(row) is not None and row.slot not in self._refusals:
             for token_id in token_ids:
                 if not self._grammars.accept(row.slot, token_id):
                     return _message(f"the grammar does not allow token {token_id} where it was sampled")
@@ -85,51 +112,48 @@ class GrammarMasks:
         except ValueError as error:
             self._refusals[slot] = _message(str(error))
 
-    def _apply_at_once(self, logits: Logits, alone: Sequence[tuple[int, int]]) -> dict[int, str]:
-        masks = np.zeros((len(alone), self._num_words), dtype=np.int32)
-        failures = self._grammars.fill_masks([slot for _, slot in alone], masks)
-        for (position, _), mask in zip(alone, masks, strict=True):
-            self._forbid(logits[position], mask)
-        return {alone[index][0]: _message(text) for index, text in failures.items()}
+    def _stands(self, slot: int, token_id: int | None) -> bool:
+        return token_id is not None and self._grammars.allows(slot, token_id)
 
-    def _apply_along(self, draft: tuple[int, ...], logits: Logits, first: int, slot: int) -> dict[int, str]:
-        """The masks at a row's positions, as if its draft tokens had been sampled one after the other."""
-        mask = np.zeros(self._num_words, dtype=np.int32)
+    def _fill_at_once(self, alone: Sequence[tuple[int, int, bool]], checked: Checked) -> None:
+        masks = np.zeros((len(alone), self._num_words), dtype=np.int32)
+        failures = self._grammars.fill_masks([slot for _, slot, _ in alone], masks)
+        for index, ((position, _, has_stood), mask) in enumerate(zip(alone, masks, strict=True)):
+            if index in failures:
+                checked.errors[position] = _message(failures[index])
+            else:
+                checked.add(position, mask, has_stood)
+
+    def _check_along(
+        self,
+        row: PlanRow,
+        first: int,
+        token_ids: Sequence[int | None],
+        is_shown: Sequence[bool],
+        checked: Checked,
+    ) -> None:
+        """A row's positions, as if its draft tokens had been sampled one after the other."""
         num_accepted = 0
         try:
-            self._grammars.fill_mask(slot, mask)
-            self._forbid(logits[first], mask)
-            for token_id in draft:
-                if not self._grammars.accept(slot, token_id):
+            for position, guess in enumerate((*draft_of(row), None), first):
+                stands = self._stands(row.slot, token_ids[position])
+                if is_shown[position] or not stands:
+                    mask = np.zeros(self._num_words, dtype=np.int32)
+                    self._grammars.fill_mask(row.slot, mask)
+                    checked.add(position, mask, stands)
+                if guess is None or not self._grammars.accept(row.slot, guess):
                     break
                 num_accepted += 1
-                self._grammars.fill_mask(slot, mask)
-                self._forbid(logits[first + num_accepted], mask)
         except ValueError as error:
-            return {first + num_accepted: _message(str(error))}
+            checked.errors[first + num_accepted] = _message(str(error))
         finally:
-            self._grammars.rollback(slot, num_accepted)
-        return {}
-
-    def _forbid(self, row: NDArray[np.float32], mask: Mask) -> None:
-        """By looking up whole bytes, several times as fast as bit by bit."""
-        groups = mask.view(np.uint8)
-        num_whole = len(row) // 8
-        whole, rest = row[: num_whole * 8].reshape(-1, 8), row[num_whole * 8 :]
-        np.add(whole, np.take(self._penalties, groups[:num_whole], axis=0), out=whole)
-        if len(rest):
-            rest += self._penalties[groups[num_whole], : len(rest)]
+            self._grammars.rollback(row.slot, num_accepted)
 
 
-def _grammar_of(row: PlanRow) -> str | None:
+def grammar_of(row: PlanRow) -> str | None:
+    """The grammar that a row's request has to follow, if any."""
     return None if row.request.adjustments is None else row.request.adjustments.grammar
 
 
 def _message(text: str) -> str:
     return f"structured_outputs: {text}"
-
-
-def _penalties() -> NDArray[np.float32]:
-    """What a byte of a mask adds to its 8 logits: nothing, or minus infinity. ``(256, 8)``"""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return np.where(bits == 1, np.float32(0), np.float32(-np.inf))

@@ -24,12 +24,17 @@ SHIFT_32 = np.uint64(32)
 Words = NDArray[np.uint64]
 
 
-def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in [0, 1), a multiple of 2⁻⁵³, for each pair; both ``(n,)`` → ``(n,)``."""
+def uniforms(
+    seeds: NDArray[np.int64], positions: NDArray[np.int64], *, is_second: bool = False
+) -> NDArray[np.float64]:
+    """One number in [0, 1), a multiple of 2⁻⁵³, for each pair; both ``(n,)`` → ``(n,)``.
+
+    Each pair has two numbers, which know nothing of each other; ``is_second`` gives the other one.
+    """
     counter = np.zeros((4, len(seeds)), dtype=np.uint64)
     counter[0], counter[1] = _split(positions)
-    words = philox4x32(counter, np.stack(_split(seeds)))
-    bits = (words[0] << SHIFT_32 | words[1]) >> np.uint64(11)
+    high, low = philox4x32(counter, np.stack(_split(seeds)))[2 if is_second else 0 :][:2]
+    bits = (high << SHIFT_32 | low) >> np.uint64(11)
     numbers: NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
     return numbers
 

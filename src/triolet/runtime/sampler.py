@@ -1,7 +1,8 @@
 """From hidden states to token ids, each row as its request asks for.
 
 In this order, at each position: the request's adjustments (:mod:`triolet.runtime.adjustments`), its grammar,
-temperature, top-k, top-p, min-p, the draw. A token is a function of its logits, its request, what the
+temperature, top-k, top-p, min-p, the draw. Where it makes no difference the grammar comes last
+(:mod:`triolet.runtime.grammar_draws`). A token is a function of its logits, its request, what the
 sequence has said, its seed and its position: never of the rows beside it. Where tokens are equally likely,
 the lowest id comes first.
 
@@ -29,6 +30,7 @@ from triolet.request import Request, TokenLogprobs
 from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.draw_settings import draw_settings
+from triolet.runtime.grammar_draws import hold_to_grammars
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet_kernels.ops import DrawnTokens, Ops
@@ -116,8 +118,13 @@ class Sampler:
         if array is not None:
             raw = self._keep_raw(array, requests)
             errors = self._adjuster.adjust(array, rows)
-            errors = self._grammars.apply(array, rows) | errors
-        drawn = self._ops.draw(logits, draw_settings(rows))
+        settings = draw_settings(rows)
+        drawn = self._ops.draw(logits, settings)
+        if array is not None:
+            held = hold_to_grammars(
+                self._grammars, self._ops, logits, rows, settings, drawn, is_processed=not self._is_raw
+            )
+            errors = held | errors
         step = _Step(array, raw, drawn, drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), errors)
         sampled: list[SampledRow] = []
         first = 0

@@ -66,6 +66,18 @@ class GrammarConstraints:
     def end(self, slot: int) -> None:
         self._sequences.pop(slot, None)
 
+    def allows(self, slot: int, token_id: int) -> bool:
+        sequence = self._sequences[slot]
+        is_end = token_id in self._end_token_ids
+        if sequence.has_ended:
+            return is_end
+        matcher = sequence.matcher
+        # Text that is forced is on offer in one spelling only. There is none without forced bytes, and to ask
+        # for those is the quicker one by far.
+        if matcher.compute_ff_bytes() and (forced := matcher.compute_ff_tokens()):
+            return token_id == forced[0]
+        return matcher.is_accepting() if is_end else matcher.validate_tokens([token_id]) == 1
+
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         sequence = self._sequences[slot]
         if sequence.has_ended:

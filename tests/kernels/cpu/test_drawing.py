@@ -145,3 +145,57 @@ def test_a_row_gives_the_same_in_any_company(ops: CpuOps) -> None:
         alone = ops.draw(logits[torch.from_numpy(indices)], joined(indices))
         assert_same(alone, DrawnTokens(together.token_ids[indices], together.highest[indices],
                                        together.num_kept[indices]))  # fmt: skip
+
+
+def packed(is_allowed: Tensor) -> NDArray[np.int32]:
+    """One bit a token, in whole words; bits past the end are set, to be looked past."""
+    num_rows, size = is_allowed.shape
+    bits = np.ones((num_rows, -(-size // 32) * 32), dtype=np.uint8)
+    bits[:, :size] = is_allowed.numpy()
+    return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.8, "min_p": 0.05}], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 47, 64, 1000, 4099])
+def test_masked_draws_are_draws_from_what_is_allowed(ops: CpuOps, filters: dict[str, Any], size: int) -> None:
+    logits, rows = make_logits(9, size), np.array([7, 0, 3, 8, 2])
+    is_allowed = torch.rand(5, size, generator=torch.Generator().manual_seed(size)) < 0.3
+    is_allowed[1], is_allowed[2] = True, False
+    is_allowed[3], is_allowed[4] = False, False
+    is_allowed[3, -1] = is_allowed[4, 0] = True
+    expected_logits = logits.clone()
+    expected_logits[rows] = logits[rows].masked_fill(~is_allowed, -torch.inf)
+    for_reference, settings = logits.clone(), make_settings(many_uniforms(5), **filters)
+    drawn = ops.draw_masked(logits, settings, rows, packed(is_allowed))
+    assert torch.equal(logits, expected_logits)
+    assert_same(drawn, ops.draw(expected_logits[rows], settings))
+    expected = ReferenceOps().draw_masked(for_reference, settings, rows, packed(is_allowed))
+    assert torch.equal(for_reference, expected_logits)
+    has_token = np.isfinite(expected.highest)
+    np.testing.assert_array_equal(drawn.highest, expected.highest)
+    np.testing.assert_array_equal(drawn.token_ids[has_token], expected.token_ids[has_token])
+    assert drawn.highest[2] == -np.inf
+
+
+def test_a_mask_hides_what_is_not_finite(ops: CpuOps) -> None:
+    logits = make_logits(2, 70)
+    logits[0, 5], logits[0, 69], logits[1, 4] = torch.nan, torch.inf, torch.nan
+    is_allowed = torch.ones(2, 70, dtype=torch.bool)
+    is_allowed[0, [5, 69]] = is_allowed[1, 9] = False
+    drawn = ops.draw_masked(logits, make_settings([0.5, 0.5]), np.array([0, 1]), packed(is_allowed))
+    assert np.isfinite(drawn.highest).tolist() == [True, False]
+
+
+def test_a_masked_row_gives_the_same_in_any_company(ops: CpuOps) -> None:
+    logits, numbers = make_logits(40, 4099), many_uniforms(40)
+    masks = packed(torch.rand(40, 4099, generator=torch.Generator().manual_seed(1)) < 0.1)
+    together = ops.draw_masked(logits.clone(), make_settings(numbers), np.arange(40), masks)
+    for index in (0, 17, 39):
+        alone = ops.draw_masked(
+            logits.clone(),
+            make_settings(numbers[index : index + 1]),
+            np.array([index]),
+            masks[index : index + 1],
+        )
+        assert_same(alone, DrawnTokens(*(getattr(together, name)[index : index + 1]
+                                         for name in ("token_ids", "highest", "num_kept"))))  # fmt: skip

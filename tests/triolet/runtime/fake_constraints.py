@@ -40,6 +40,9 @@ class FakeConstraints:
         self.grammars.pop(slot, None)
         self.accepted.pop(slot, None)
 
+    def allows(self, slot: int, token_id: int) -> bool:
+        return token_id in self._next(slot)
+
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         mask[:] = 0
         allowed = self._next(slot)

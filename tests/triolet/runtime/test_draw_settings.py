@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.triolet.runtime.rows import make_row
 
-from triolet.runtime.draw_settings import draw_settings
+from triolet.runtime.draw_settings import draw_settings, redraw_settings
 from triolet.runtime.random import uniforms
 
 
@@ -34,3 +34,17 @@ def test_no_numbers_are_made_where_none_is_used() -> None:
     rows = [make_row(seed=1), make_row(slot=1, seed=2)]
     assert draw_settings(rows).uniforms.tolist() == [0, 0]
     assert draw_settings([*rows, make_row(slot=2, seed=3, temperature=0.5)]).uniforms.all()
+
+
+def test_what_is_drawn_again_has_other_numbers_and_the_same_settings() -> None:
+    rows = [
+        make_row((1, 2, 3), start=4, seed=-9, temperature=0.5, top_k=3),
+        make_row((1, 2, 3, 4), slot=1, start=10, seed=7, num_draft_tokens=2, top_p=0.25, min_p=0.125),
+    ]
+    settings = redraw_settings(rows, draw_settings(rows), np.array([3, 0]))
+    assert settings.temperatures.tolist() == [0, 0.5]
+    assert settings.top_k.tolist() == [0, 3]
+    assert settings.top_p.tolist() == [0.25, 1]
+    assert settings.min_p.tolist() == [0.125, 0]
+    expected = uniforms(np.array([7, -9]), np.array([14, 7]), is_second=True)
+    assert settings.uniforms.tolist() == expected.tolist()

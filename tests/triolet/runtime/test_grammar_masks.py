@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tests.triolet.runtime.fake_constraints import FakeConstraints
 from tests.triolet.runtime.rows import make_row
 
@@ -22,9 +23,16 @@ def bound_row(*args: Any, grammar: str = "3|64 4 5|6", **kwargs: Any) -> PlanRow
 def allowed(masks: GrammarMasks, rows: list[PlanRow]) -> tuple[list[set[int] | None], dict[int, str]]:
     """What may follow at each position, None for anything; and the errors."""
     num_positions = sum(row.num_draft_tokens + 1 for row in rows)
-    logits = np.zeros((num_positions, VOCAB_SIZE), dtype=np.float32)
-    errors = masks.apply(logits, rows)
-    return [None if row.all() else set(np.flatnonzero(row).tolist()) for row in np.isfinite(logits)], errors
+    checked = masks.check(rows, [None] * num_positions, [False] * num_positions)
+    assert not any(checked.has_stood)
+    found = dict(zip(checked.positions, map(tokens_of, checked.masks), strict=True))
+    return [found.get(position) for position in range(num_positions)], checked.errors
+
+
+def tokens_of(mask: NDArray[np.int32]) -> set[int]:
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    assert not bits[VOCAB_SIZE:].any()
+    return set(np.flatnonzero(bits).tolist())
 
 
 def test_masks_follow_what_is_sampled() -> None:
@@ -93,3 +101,21 @@ def test_a_grammar_that_nobody_can_follow_is_an_error() -> None:
     assert allowed(masks, [row])[1] == {0: "structured_outputs: this engine was built without grammars"}
     masks.begin([make_row(history=(0,))])
     assert allowed(masks, [make_row()]) == ([None], {})
+
+
+def test_tokens_that_are_allowed_stand_without_a_mask() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints())
+    rows = [
+        bound_row((1, 2), history=(1, 2)),
+        bound_row((1, 2), slot=1, history=(1, 2)),
+        make_row(slot=2, history=(1, 2)),
+        bound_row((1, 2), slot=3, history=(1, 2)),
+        bound_row((2, 3, 4), slot=4, start=1, num_draft_tokens=2, history=(1, 2)),
+    ]
+    masks.begin(rows)
+    checked = masks.check(rows, [64, 4, 7, 3, 3, 6, 6], [False, False, True, True, False, False, True])
+    found = zip(checked.positions, checked.has_stood, map(tokens_of, checked.masks), strict=True)
+    assert sorted(found, key=lambda entry: entry[0]) == [
+        (1, False, {3, 64}), (3, True, {3, 64}), (5, False, {4}), (6, True, {5, 6}),
+    ]  # fmt: skip
+    assert checked.errors == {}

@@ -31,13 +31,14 @@ def test_philox_columns_are_independent() -> None:
     assert np.array_equal(philox4x32(columns[:4], columns[4:]), expected)
 
 
-def test_uniforms_are_the_high_53_bits_of_the_first_two_words() -> None:
+@pytest.mark.parametrize("is_second", [False, True])
+def test_uniforms_are_the_high_53_bits_of_two_words(is_second: bool) -> None:
     seeds, positions = np.array([-2, 3]), np.array([5, 2**40 + 7])
-    numbers = uniforms(seeds, positions)
+    numbers = uniforms(seeds, positions, is_second=is_second)
     for seed, position, number in zip(seeds.tolist(), positions.tolist(), numbers, strict=True):
         counter = np.array([[position % 2**32], [position >> 32], [0], [0]], dtype=np.uint64)
         key = np.array([[seed % 2**32], [(seed % 2**64) >> 32]], dtype=np.uint64)
-        output = philox4x32(counter, key)[:, 0].tolist()
+        output = philox4x32(counter, key)[:, 0].tolist()[2 * is_second :]
         assert number == ((output[0] << 32 | output[1]) >> 11) * 2.0**-53
 
 

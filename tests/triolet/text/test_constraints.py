@@ -65,6 +65,29 @@ def test_a_mask_depends_on_the_output_alone(spec: StructuredOutputs, seed: int, 
 
 @given(st.sampled_from(SPECS), st.integers(0, 2**32))
 @settings(max_examples=40)
+def test_single_tokens_are_allowed_as_the_mask_says(spec: StructuredOutputs, seed: int) -> None:
+    """Above all those that begin a token that is on offer: of forced text, only one spelling is."""
+    driver, generator = shared_driver(), random.Random(seed)
+    constraints, tokenizer = driver.constraints, driver.tokenizer
+    constraints.start(0, write_grammar(spec), ())
+    for _ in range(12):
+        allowed = driver.allowed()
+        chosen = generator.choice(allowed)
+        text = tokenizer.token_bytes((chosen,)).decode(errors="ignore")
+        asked = {*generator.sample(allowed, min(20, len(allowed))), *range(8), *tokenizer.eos_token_ids}
+        asked |= {generator.randrange(tokenizer.vocab_size) for _ in range(20)}
+        for end in range(1, len(text)):
+            asked |= set(tokenizer.encode(text[:end], add_special_tokens=False)[:1])
+        assert {token for token in asked if constraints.allows(0, token)} == asked & set(allowed)
+        assert driver.allowed() == allowed
+        if constraints.accept(0, chosen) and chosen in tokenizer.eos_token_ids:
+            assert constraints.allows(0, chosen)
+            assert not constraints.allows(0, 40)
+            break
+
+
+@given(st.sampled_from(SPECS), st.integers(0, 2**32))
+@settings(max_examples=40)
 def test_what_the_mask_forbids_is_not_accepted(spec: StructuredOutputs, seed: int) -> None:
     driver, generator = shared_driver(), random.Random(seed)
     driver.constraints.start(0, write_grammar(spec), ())

@@ -1,0 +1,118 @@
+"""Tokens of constrained rows have the distribution that a mask gives, whether one was made or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.kernels.draws import FILTERS, assert_fits, exact_probabilities
+from tests.triolet.runtime.fake_constraints import FakeConstraints
+from tests.triolet.runtime.rows import make_row
+from torch import Tensor
+
+from triolet.plan import PlanRow
+from triolet.request import LogitsAdjustments
+from triolet.runtime.sampler import SampledRow, Sampler
+
+VOCAB_SIZE = 70
+LIKELY, UNLIKELY = (3, 30, 64), (2, 31, 69)
+
+
+class CountingConstraints(FakeConstraints):
+    num_masks = 0
+
+    def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
+        self.num_masks += 1
+        super().fill_mask(slot, mask)
+
+
+def bound_row(slot: int, allowed: tuple[int, ...], **params: Any) -> PlanRow:
+    adjustments = LogitsAdjustments(grammar="|".join(map(str, allowed)))
+    return make_row((0,), slot=slot, history=(0,), adjustments=adjustments, **params)
+
+
+def make_logits() -> Tensor:
+    logits = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(3))
+    logits[list(LIKELY)] += 3
+    logits[list(UNLIKELY)] -= 2
+    return logits
+
+
+def sample(
+    rows: list[PlanRow], logits: Tensor, mode: Any = "raw"
+) -> tuple[list[SampledRow], CountingConstraints]:
+    constraints = CountingConstraints()
+    sampler = Sampler(VOCAB_SIZE, logprobs_mode=mode, constraints=constraints)
+    sampler.begin(rows)
+    return sampler.sample(logits.expand(len(rows), -1), rows, torch.clone), constraints
+
+
+@pytest.mark.parametrize("allowed", [LIKELY, UNLIKELY, LIKELY + UNLIKELY], ids=["likely", "unlikely", "both"])
+@pytest.mark.parametrize("filters", [{}, *FILTERS], ids=str)
+def test_draws_have_the_distribution_under_the_mask(
+    filters: dict[str, Any], allowed: tuple[int, ...]
+) -> None:
+    logits = make_logits()
+    rows = [bound_row(seed, allowed, temperature=0.9, seed=seed, **filters) for seed in range(1_500)]
+    sampled, _ = sample(rows, logits)
+    masked = np.full(VOCAB_SIZE, -np.inf, dtype=np.float32)
+    masked[list(allowed)] = logits.numpy()[list(allowed)]
+    probabilities = {
+        token_id: probability
+        for token_id, probability in exact_probabilities(masked, 0.9, **filters).items()
+        if probability > 0
+    }
+    assert_fits([row.token_ids[0] for row in sampled], probabilities)
+
+
+def test_masks_are_made_where_they_may_make_a_difference_only() -> None:
+    best = int(make_logits().argmax())
+    settled: list[dict[str, Any]] = [
+        {}, {"temperature": 0.01}, {"temperature": 0.01, "top_p": 0.9}, {"temperature": 2.0, "top_k": 1},
+    ]  # fmt: skip
+    rows = [bound_row(slot, (best, 2), **params) for slot, params in enumerate(settled)]
+    sampled, constraints = sample(rows, make_logits())
+    assert [row.token_ids for row in sampled] == [(best,)] * len(rows)
+    assert constraints.num_masks == 0
+    open_rows = [bound_row(0, (best, 2), temperature=2.0, top_p=0.9), bound_row(1, (2,))]
+    sampled, constraints = sample(open_rows, make_logits())
+    assert sampled[1].token_ids == (2,)
+    assert constraints.num_masks == 2
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}], ids=str)
+def test_a_token_depends_neither_on_company_nor_on_what_is_shown(filters: dict[str, Any]) -> None:
+    rows = [
+        bound_row(
+            slot, LIKELY if slot % 2 else UNLIKELY, temperature=1.1, seed=slot, num_logprobs=2, **filters
+        )
+        for slot in range(24)
+    ]
+    together, _ = sample(rows, make_logits())
+    processed, constraints = sample(rows, make_logits(), "processed")
+    assert constraints.num_masks == len(rows)
+    assert [row.token_ids for row in processed] == [row.token_ids for row in together]
+    for row, entry in zip(rows, together, strict=True):
+        assert sample([row], make_logits())[0] == [entry]
+    for entry in processed:
+        assert entry.logprobs is not None
+        (shown,) = entry.logprobs
+        assert set(shown.token_ids) <= {*LIKELY, *UNLIKELY}
+
+
+@pytest.mark.parametrize("place", [2, 5])
+def test_a_mask_does_not_hide_logits_that_are_not_finite(place: int) -> None:
+    logits = make_logits()
+    logits[place] = torch.nan
+    (sampled,), _ = sample([bound_row(0, UNLIKELY)], logits)
+    assert sampled.error == "the model's logits are not finite"
+
+
+def test_a_grammar_that_leaves_nothing_likely_is_named() -> None:
+    logits = make_logits()
+    logits[list(UNLIKELY)] = -torch.inf
+    (sampled,), _ = sample([bound_row(0, UNLIKELY)], logits)
+    assert sampled.error == "no token is left to choose from: structured_outputs forbid every one"
