@@ -227,8 +227,9 @@ class Ops(Protocol):
     ) -> DrawnTokens:
         """Draw from ``rows (N,)`` of ``logits (R, V)``, no two the same, what their masks allow.
 
-        ``masks (N, ceil(V / 32))``: token i is allowed if bit ``i % 32`` of word ``i // 32`` is set; the
-        other logits become minus infinity, in place. ``settings`` are of N rows; the rest is as in :meth:`draw`.
+        ``masks (N, ceil(V / 32))``: token i is allowed if bit ``i % 32`` of word ``i // 32`` is set. The
+        other logits become minus infinity, in place. ``settings`` are of N rows; the rest is as in
+        :meth:`draw`.
         """
         ...
 
