@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from triolet.errors import UsageError
 
-__all__ = ["DEFAULT_MODEL", "EngineArgs", "ServeArgs", "choices_of", "flag_of"]
+__all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs", "choices_of", "flag_of"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MAX_NUM_THREADS = 1024
@@ -25,6 +25,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "reference"]
 Backend = Literal["asyncio", "trio"]
+AccessLogFormat = Literal["off", "text", "json"]
 SchedulingPolicy = Literal["fcfs", "priority"]
 LogprobsMode = Literal["raw", "processed"]
 Speculation = Literal["off", "ngram", "suffix", "draft"]
@@ -143,11 +144,10 @@ class EngineArgs:
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        names = self.served_model_name
-        if isinstance(names, str | list):
-            object.__setattr__(
-                self, "served_model_name", (names,) if isinstance(names, str) else tuple(names)
-            )
+        for name in ("served_model_name", "cors_origin"):
+            names = getattr(self, name, ())
+            if isinstance(names, str | list):
+                object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
         for name in ("cache_dir", "chat_template", "api_key_file"):
             value = getattr(self, name, None)
             if isinstance(value, str | Path):
@@ -215,6 +215,15 @@ class ServeArgs(EngineArgs):
     shutdown_timeout: float = _option(
         30.0, "Seconds that requests under way may take to finish on SIGTERM.", group="http"
     )
+    cors_origin: tuple[str, ...] = _option(
+        (), "Origins whose pages may use the server in a browser, such as https://example.org; * is any.",
+        group="http",
+    )  # fmt: skip
+    access_log: AccessLogFormat = _option(
+        "off", "A line for each request, without its content: method, path, status, seconds, id, name of the "
+        "key, tokens.",
+        group="http",
+    )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = _option(
         "info", "Least severe messages that are logged.", group="http"
     )

@@ -59,6 +59,8 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "ping_interval": [*NOT_SECONDS, 0, 0.0],
     "drain_lead_time": NOT_SECONDS,
     "shutdown_timeout": NOT_SECONDS,
+    "cors_origin": [None, 5, "", [""], ("x", 5)],
+    "access_log": [None, "", "xml", True],
     "log_level": [None, "loud", 10],
 }
 
@@ -165,7 +167,11 @@ def test_args_are_immutable_and_replace_checks_again() -> None:
 
 def test_choices() -> None:
     assert choices_of(EngineArgs)["device"] == ("auto", "cpu", "cuda")
-    assert choices_of(ServeArgs).keys() - choices_of(EngineArgs).keys() == {"backend", "log_level"}
+    assert choices_of(ServeArgs).keys() - choices_of(EngineArgs).keys() == {
+        "access_log",
+        "backend",
+        "log_level",
+    }
 
 
 def test_flags() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["PlainHandler", "TerminalHandler", "set_up_logging"]
+__all__ = ["PlainHandler", "TerminalHandler", "set_up_access_log", "set_up_logging"]
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SECONDS_BETWEEN_LINES = 5.0
@@ -31,6 +31,16 @@ def set_up_logging(level: str) -> None:
 
         handler = TerminalHandler(Console(stderr=True))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def set_up_access_log() -> None:
+    """Send the access log to standard error, one line a request and nothing around it, whatever the level."""
+    access = logging.getLogger("triolet.access")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
 
 
 class _ProgressHandler(logging.Handler):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from triolet.args import ServeArgs
-from triolet.cli.console import set_up_logging
+from triolet.cli.console import set_up_access_log, set_up_logging
 from triolet.cli.options import add_options, collect_options
 from triolet.errors import UsageError
 
@@ -47,6 +47,8 @@ def serve_args(namespace: argparse.Namespace) -> ServeArgs:
 def run(namespace: argparse.Namespace) -> int:
     args = serve_args(namespace)
     set_up_logging(args.log_level)
+    if args.access_log != "off":
+        set_up_access_log()
     from triolet.web.loop import run as run_server
 
     return run_server(args)

@@ -33,7 +33,6 @@ class Admission:
         scope = request_scope()
         key: ApiKey | None = g.get("api_key")
         scope.request_id = given_request_id()
-        scope.key_name = key.name if key is not None else ""
         self._check_name(scope)
         if key is not None:
             scope.exits.callback(self._limits.enter(key))

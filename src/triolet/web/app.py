@@ -13,15 +13,17 @@ from quart_trio import QuartTrio
 
 from triolet.args import Backend, ServeArgs
 from triolet.statistics import EngineState
+from triolet.web.access_log import AccessLog
 from triolet.web.admission import Admission
 from triolet.web.answer import finish_response
 from triolet.web.auth import ADMIN_ENVIRONMENT_VARIABLE, key_check, make_key_ring, resolve_api_key
 from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
 from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
+from triolet.web.cors import Cors
 from triolet.web.document_api import add_document_routes
 from triolet.web.errors import install_error_handlers
-from triolet.web.middleware import FinalSendShield
+from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
 from triolet.web.request_scope import RequestScopes
@@ -91,8 +93,17 @@ def create_app(
             response.headers["Connection"] = "close"
         return await finish_response(response)
 
-    app.asgi_app = FinalSendShield(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
+    app.asgi_app = _with_middleware(app.asgi_app, args)  # type: ignore[assignment,method-assign,arg-type]
     return app
+
+
+def _with_middleware(app: ASGIApp, args: ServeArgs) -> ASGIApp:
+    """What goes around an application, the inner first."""
+    if args.cors_origin:
+        app = Cors(app, args.cors_origin)
+    if args.access_log != "off":
+        app = AccessLog(app, args.access_log)
+    return FinalSendShield(app)
 
 
 def _give_scopes(app: Any) -> None:

@@ -14,6 +14,7 @@ from quart import g, request
 from triolet.errors import AuthenticationError, PermissionDeniedError
 from triolet.web.api_keys import ApiKey, parse_keys
 from triolet.web.key_ring import KeyRing
+from triolet.web.request_scope import request_scope
 from triolet.web.settings import WebSettings
 
 __all__ = [
@@ -63,7 +64,7 @@ def key_check(keys: KeyRing, admin_endpoints: Set[str]) -> Callable[[], Awaitabl
         if endpoint in admin_endpoints:
             _check_admin(keys)
         elif endpoint != OPEN_ENDPOINT and not keys.is_open:
-            g.api_key = _required_key(keys)
+            _identify(_required_key(keys))
 
     return check
 
@@ -74,9 +75,15 @@ def _check_admin(keys: KeyRing) -> None:
             "This route controls the server and needs an admin key, and none is set: start the server with "
             f"--admin-api-key or {ADMIN_ENVIRONMENT_VARIABLE}."
         )
-    g.api_key = _required_key(keys)
-    if not g.api_key.is_admin:
+    key = _required_key(keys)
+    _identify(key)
+    if not key.is_admin:
         raise PermissionDeniedError("This route controls the server: it needs an admin key.")
+
+
+def _identify(key: ApiKey) -> None:
+    g.api_key = key
+    request_scope().key_name = key.name
 
 
 def _required_key(keys: KeyRing) -> ApiKey:

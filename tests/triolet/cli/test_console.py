@@ -6,7 +6,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from triolet.cli.console import PlainHandler, TerminalHandler, set_up_logging
+from triolet.cli.console import PlainHandler, TerminalHandler, set_up_access_log, set_up_logging
 
 
 class Clock:
@@ -59,3 +59,16 @@ def test_set_up_writes_to_standard_error(level: str, capsys: pytest.CaptureFixtu
     finally:
         root.handlers[:] = before
         root.setLevel(before_level)
+
+
+def test_lines_of_the_access_log_are_written_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    access = logging.getLogger("triolet.access")
+    before = (access.handlers[:], access.level, access.propagate)
+    try:
+        set_up_access_log()
+        for number in range(3):
+            access.info("%s", f'{{"status": 20{number}}}')
+    finally:
+        access.handlers[:], access.propagate = before[0], before[2]
+        access.setLevel(before[1])
+    assert capsys.readouterr().err == '{"status": 200}\n{"status": 201}\n{"status": 202}\n'

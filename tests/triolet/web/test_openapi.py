@@ -53,7 +53,8 @@ def test_the_examples_are_valid_and_wrong_bodies_are_not() -> None:
             content = body["content"]["application/json"]
             jsonschema.validate(content["example"], schema_of(content["schema"]))
     chat = schema_of({"$ref": "#/components/schemas/ChatBody"})
-    for wrong in ({}, {"messages": []}, {"messages": "hello"}, {"messages": [{"content": "x"}]}):
+    wrongs: list[Any] = [{}, {"messages": []}, {"messages": "hello"}, {"messages": [{"content": "x"}]}]
+    for wrong in wrongs:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, chat)
 
