@@ -148,7 +148,7 @@ class EngineArgs:
             names = getattr(self, name, ())
             if isinstance(names, str | list):
                 object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
-        for name in ("cache_dir", "chat_template", "api_key_file"):
+        for name in ("cache_dir", "chat_template", "api_key_file", "uds"):
             value = getattr(self, name, None)
             if isinstance(value, str | Path):
                 object.__setattr__(self, name, Path(value).expanduser())
@@ -189,6 +189,9 @@ class ServeArgs(EngineArgs):
 
     host: str = _option("127.0.0.1", "Address to listen on.", group="http")
     port: int = _option(8000, "Port to listen on; 0 picks a free one.", group="http")
+    uds: Path | None = _option(
+        None, "Unix socket to listen on instead of an address and a port.", group="http", metavar="PATH"
+    )
     backend: Backend = _option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
     api_key: str | None = _option(
         None, "Key that requests must carry, or several with names: 'alice:key1 bob:key2'; TRIOLET_API_KEY "

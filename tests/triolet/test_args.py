@@ -52,6 +52,7 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "port": [None, "x", "8000", True, 80.0, -1, 65536, math.nan],
     "backend": [None, "curio", 1],
     "api_key": NOT_A_STRING,
+    "uds": [5, True, b"x", ["x"]],
     "api_key_file": [5, True, b"x", ["x"]],
     "admin_api_key": NOT_A_STRING,
     "max_body_bytes": [*NOT_POSITIVE, None],

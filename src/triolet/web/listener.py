@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 from typing import Any
 
 from triolet.errors import UsageError
 
-__all__ = ["address_url", "open_listener"]
+__all__ = ["address_url", "open_listener", "open_unix_listener"]
 
 BACKLOG = 1024
 NOT_SENT_BYTES = 16 * 1024
@@ -34,11 +35,44 @@ def open_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
+def open_unix_listener(path: Path) -> socket.socket:
+    """Bind and listen on a path, for this user and its group. A socket that a dead server left is replaced.
+
+    Raises :class:`UsageError` naming the path.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_if_dead(path)
+        listener.bind(str(path))
+        path.chmod(0o660)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        problem = error.strerror or str(error)
+        raise UsageError(f"uds (--uds) {path}: cannot listen there: {problem}", param="uds") from error
+    return listener
+
+
 def address_url(listener: socket.socket) -> str:
-    """``http://host:port`` as a client on this machine reaches it."""
+    """``http://host:port`` as a client on this machine reaches it; ``http://localhost`` on a Unix socket."""
+    if listener.family == socket.AF_UNIX:
+        return "http://localhost"
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _remove_if_dead(path: Path) -> None:
+    """Raises OSError unless the path is free, or becomes it."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+        else:
+            raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
 def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:

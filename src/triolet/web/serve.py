@@ -25,11 +25,11 @@ from triolet.errors import UsageError
 from triolet.web.app import create_app
 from triolet.web.auth import ENVIRONMENT_VARIABLE, resolve_api_key
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
-from triolet.web.listener import address_url, open_listener
+from triolet.web.listener import address_url, open_listener, open_unix_listener
 from triolet.web.middleware import OpenRequests
 from triolet.web.serving_engine import ServingEngine
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "listen", "serve"]
 
 logger = logging.getLogger("triolet.web")
 
@@ -47,8 +47,17 @@ async def serve(args: ServeArgs) -> int:
     """
     from triolet.engine import Engine
 
-    listener = open_listener(args.host, args.port)
-    return await Server(args, Engine(args), listener).run()
+    listener = listen(args)
+    try:
+        return await Server(args, Engine(args), listener).run()
+    finally:
+        if args.uds is not None:
+            args.uds.unlink(missing_ok=True)
+
+
+def listen(args: ServeArgs) -> socket.socket:
+    """The socket to serve on. Raises :class:`UsageError` for an address that cannot be had."""
+    return open_listener(args.host, args.port) if args.uds is None else open_unix_listener(args.uds)
 
 
 class Server:
@@ -173,10 +182,11 @@ class Server:
 
     def _announce_ready(self) -> None:
         model = self._engine.model_names[0]
-        self._announce(f"{model} is ready at {self._url} (OpenAI base URL: {self._url}/v1). Try it:")
-        self._announce(
-            _curl_command(self._url, model, has_key=resolve_api_key(self._args.api_key) is not None)
-        )
+        socket_option = "" if self._args.uds is None else f"--unix-socket {shlex.quote(str(self._args.uds))} "
+        place = self._url if self._args.uds is None else f"the socket {self._args.uds}, {self._url}"
+        self._announce(f"{model} is ready at {place} (OpenAI base URL: {self._url}/v1). Try it:")
+        has_key = resolve_api_key(self._args.api_key) is not None
+        self._announce(_curl_command(socket_option + self._url, model, has_key=has_key))
 
 
 class _WhenReady(TaskStatus[None]):

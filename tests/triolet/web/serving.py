@@ -14,8 +14,8 @@ from anyio.abc import SocketStream
 
 from triolet.args import ServeArgs
 from triolet.statistics import EngineState
-from triolet.web.listener import open_listener
-from triolet.web.serve import Server
+from triolet.web.listener import address_url
+from triolet.web.serve import Server, listen
 
 
 @dataclass
@@ -50,12 +50,13 @@ async def serving(
     """Serve an engine, real or fake, until the block ends, then drain."""
     options = {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.0} | options
     args = ServeArgs(backend=backend, **options)  # type: ignore[arg-type]
-    listener = open_listener(args.host, args.port)
-    port = listener.getsockname()[1]
+    listener = listen(args)
+    port = 0 if args.uds else listener.getsockname()[1]
+    transport = httpx.AsyncHTTPTransport(verify=False, uds=None if args.uds is None else str(args.uds))
     lines: list[str] = []
     exits: list[int] = []
     server = Server(args, engine, listener, announce=lines.append, exit_now=exits.append)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=False) as client:
+    async with httpx.AsyncClient(base_url=address_url(listener), timeout=30, transport=transport) as client:
         running = Running(server, engine, port, client, lines, exits)
         async with anyio.create_task_group() as group:
 

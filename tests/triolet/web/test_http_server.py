@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import events_of, request_bytes, serving
 
 from triolet.web import http_server
 
@@ -41,3 +45,19 @@ def test_an_untested_hypercorn_is_left_as_it_is(
     with caplog.at_level(logging.WARNING):
         http_server._install_patches("trio")
     assert "0.19.0" in caplog.text
+
+
+async def test_a_unix_socket_serves_as_an_address_does(anyio_backend_name: str, tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name, uds=tmp_path / "s", access_log="json") as running:
+        body = {"prompt": "x", "stream": True, "max_tokens": 5}
+        events = events_of((await running.client.post("/v1/completions", json=body)).text)
+        assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "Hello"
+        engine.hold_at = 0
+        async with await anyio.connect_unix(tmp_path / "s") as stream:
+            await stream.send(request_bytes("/v1/completions", body))
+            await engine.wait_open(1)
+        with anyio.fail_after(2):
+            await engine.wait_idle()
+    assert f"ready at the socket {tmp_path / 's'}, http://localhost" in running.lines[0]
+    assert f"--unix-socket {tmp_path / 's'} http://localhost/v1" in running.lines[1]

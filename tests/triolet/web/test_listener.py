@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from triolet.errors import UsageError
-from triolet.web.listener import NOT_SENT_BYTES, USER_TIMEOUT_MILLISECONDS, address_url, open_listener
+from triolet.web.listener import (
+    NOT_SENT_BYTES,
+    USER_TIMEOUT_MILLISECONDS,
+    address_url,
+    open_listener,
+    open_unix_listener,
+)
 
 
 def test_accepted_connections_inherit_the_options() -> None:
@@ -46,6 +53,27 @@ def test_a_taken_port_is_named() -> None:
         with pytest.raises(UsageError, match=rf"--port\) {port} on 127\.0\.0\.1 is taken") as caught:
             open_listener("127.0.0.1", port)
     assert caught.value.param == "port"
+
+
+def test_a_unix_socket_is_for_the_user_and_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with open_unix_listener(path) as listener, socket.socket(socket.AF_UNIX) as client:
+        assert path.stat().st_mode & 0o777 == 0o660
+        client.connect(str(path))
+        assert address_url(listener) == "http://localhost"
+        with pytest.raises(UsageError, match="another server listens there") as caught:
+            open_unix_listener(path)
+    assert caught.value.param == "uds"
+    assert path.is_socket(), "its server is dead"
+    open_unix_listener(path).close()
+
+
+@pytest.mark.parametrize("name", ["no/folder", "file", "x" * 200])
+def test_a_path_that_cannot_be_used_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("dear to somebody")
+    with pytest.raises(UsageError, match=r"--uds\) .*: cannot listen there"):
+        open_unix_listener(tmp_path / name)
+    assert (tmp_path / "file").read_text() == "dear to somebody"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "x" * 300])
