@@ -108,7 +108,7 @@ async def test_errors_are_the_exceptions_of_the_client(anyio_backend_name: str, 
         create = client.chat.completions.create
         wrong: list[tuple[type[openai.APIStatusError], dict[str, Any]]] = [
             (openai.BadRequestError, {"temperature": 9}),
-            (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+            (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f g"}}]}),
             (openai.NotFoundError, {"model": "other"}),
             (openai.BadRequestError, {"max_tokens": 10**6}),
             (openai.AuthenticationError, {"extra_headers": {"Authorization": "Bearer wrong"}}),
@@ -123,7 +123,7 @@ async def test_errors_are_the_exceptions_of_the_client(anyio_backend_name: str, 
     errors = await with_client(anyio_backend_name, byte_model, use, api_key="k")
     assert errors == [
         (400, "temperature", None),
-        (400, "tools", None),
+        (400, "tools[0].function.name", None),
         (404, "model", "model_not_found"),
         (400, "max_tokens", "context_length_exceeded"),
         (401, None, "invalid_api_key"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import msgspec
 from quart import Blueprint, Response, request
 
+from triolet.request import FinishReason
+from triolet.text.parsed_text import ToolCallDelta, fold_calls
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
+from triolet.web.chat_request import prepare_chat
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
 from triolet.web.headers import given_timeout
 from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
@@ -41,12 +45,13 @@ class ChatShape:
         return b"".join(self._chunk(index, role) for index in range(self._num_choices))
 
     def chunks(self, delta: Delta) -> bytes:
-        events = b""
+        events = b"".join(self._chunk(delta.index, news) for news in _other_news(delta))
         if delta.logprobs:
-            events = self._chunk(delta.index, {"content": delta.text}, self._logprobs.convert(delta.logprobs))
+            logprobs = self._logprobs.convert(delta.logprobs)
+            events += self._chunk(delta.index, {"content": delta.text}, logprobs)
         elif delta.text:
             text = msgspec.json.encode(delta.text)
-            events = self.frame.chunk(
+            events += self.frame.chunk(
                 b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
                 % (delta.index, text)
             )
@@ -66,7 +71,7 @@ class ChatShape:
     def _choice(self, choice: FoldedChoice) -> dict[str, Any]:
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": _message(choice),
             "logprobs": None if choice.logprobs is None else self._logprobs.convert(choice.logprobs),
             **_ending(choice.last),
         }
@@ -74,7 +79,7 @@ class ChatShape:
     def _chunk(
         self,
         index: int,
-        delta: dict[str, str],
+        delta: dict[str, Any],
         logprobs: dict[str, Any] | None = None,
         last: Delta | None = None,
     ) -> bytes:
@@ -85,7 +90,36 @@ class ChatShape:
 def _ending(last: Delta | None) -> dict[str, Any]:
     if last is None or last.finish_reason is None:
         return {"finish_reason": None}
-    return {"finish_reason": last.finish_reason.value, "stop_reason": last.stop_reason, "seed": last.seed}
+    is_calling = last.has_called and last.finish_reason is FinishReason.STOP
+    reason = "tool_calls" if is_calling else last.finish_reason.value
+    return {"finish_reason": reason, "stop_reason": last.stop_reason, "seed": last.seed}
+
+
+def _message(choice: FoldedChoice) -> dict[str, Any]:
+    """The message of a choice; ``reasoning_content`` is the older name of ``reasoning``."""
+    calls = [_call(call) for call in fold_calls(choice.tool_calls)]
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+    if calls:
+        message |= {"content": choice.text or None, "tool_calls": calls}
+    if reasoning := "".join(choice.reasonings):
+        message |= {"reasoning": reasoning, "reasoning_content": reasoning}
+    return message
+
+
+def _other_news(delta: Delta) -> Iterator[dict[str, Any]]:
+    """Reasoning and calls, each in the shape of a chunk's delta."""
+    if delta.reasoning:
+        yield {"reasoning": delta.reasoning, "reasoning_content": delta.reasoning}
+    if delta.tool_calls:
+        yield {"tool_calls": [{"index": call.index} | _call(call) for call in delta.tool_calls]}
+
+
+def _call(call: ToolCallDelta) -> dict[str, Any]:
+    """A call, or news of one: only the first has its id and its name."""
+    function: dict[str, Any] = {"arguments": call.arguments}
+    if call.name is None:
+        return {"function": function}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, **function}}
 
 
 def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
@@ -101,16 +135,18 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
                 options = body.options(caller_identity(), given_timeout())
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
+            with body.blaming_its_own_fields():
+                chat = prepare_chat(engine, body, params, messages)
         with body.blaming_its_own_fields():
             submit = partial(
                 engine.submit_chat,
-                messages,
-                params,
+                chat.messages,
+                chat.params,
                 request_id=head.id,
                 options=options,
-                add_generation_prompt=body.add_generation_prompt is not False,
+                **chat.rendering,
             )
-            generation = await submit_all([submit], num_choices=body.num_choices)
+            generation = await submit_all([submit], num_choices=body.num_choices, amend=chat.reader)
         shape = ChatShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval

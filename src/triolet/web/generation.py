@@ -18,6 +18,7 @@ from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
 from triolet.frontend.seeds import continuation_seed
 from triolet.request import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
 from triolet.statistics import EngineState
+from triolet.text.parsed_text import ToolCallDelta
 from triolet.web.errors import RequestAbortedError
 from triolet.web.serving_engine import OutputStream, ServingEngine
 
@@ -44,7 +45,10 @@ class PromptPart:
 
 @dataclass(slots=True, kw_only=True)
 class Delta:
-    """What is new of one choice. The first has the ``prompt``, the last a ``finish_reason``."""
+    """What is new of one choice. The first has the ``prompt``, the last a ``finish_reason``.
+
+    ``has_called``: there are calls of tools, and each one is complete.
+    """
 
     index: int
     text: str
@@ -53,6 +57,9 @@ class Delta:
     stop_reason: str | int | None
     seed: int
     prompt: PromptPart | None = None
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
+    has_called: bool = False
 
 
 @dataclass(slots=True)
@@ -64,10 +71,14 @@ class FoldedChoice:
     logprobs: list[TokenLogprobs] | None = None
     last: Delta | None = None
     prompt: PromptPart | None = None
+    reasonings: list[str] = field(default_factory=list)
+    tool_calls: list[ToolCallDelta] = field(default_factory=list)
 
     def add(self, delta: Delta) -> None:
         self.prompt = self.prompt or delta.prompt
         self.texts.append(delta.text)
+        self.reasonings.append(delta.reasoning)
+        self.tool_calls += delta.tool_calls
         if delta.logprobs is not None:
             self.logprobs = (self.logprobs or []) + delta.logprobs
         self.last = delta

@@ -5,7 +5,7 @@ Nothing here knows HTTP or how an engine works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from anyio.abc import TaskStatus
@@ -15,6 +15,8 @@ from triolet.errors import TrioletError
 from triolet.request import RequestOptions, RequestOutput
 from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import EngineHealth, EngineState, EngineStatistics
+from triolet.text.reasoning import ReasoningFormat
+from triolet.text.tool_parsers.tool_format import ToolFormat
 
 __all__ = ["MessageText", "OutputStream", "ServingEngine", "TokenText"]
 
@@ -45,6 +47,9 @@ class TokenText(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def special_token_ids(self) -> Collection[int]: ...
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Raises InvalidRequestError for text that is not Unicode."""
 
@@ -56,9 +61,15 @@ class TokenText(Protocol):
 
 
 class MessageText(Protocol):
-    """The chat template. Thread-safe."""
+    """The chat template, and how the model writes calls and reasoning. Thread-safe."""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str: ...
+    @property
+    def tool_format(self) -> ToolFormat: ...
+
+    @property
+    def reasoning_format(self) -> ReasoningFormat | None: ...
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> str: ...
 
 
 class ServingEngine(Protocol):

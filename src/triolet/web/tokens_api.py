@@ -16,6 +16,7 @@ from quart import Blueprint, Response, request
 from triolet.errors import InvalidRequestError
 from triolet.web.answer import check_model, json_response
 from triolet.web.body import decode_json, read_body
+from triolet.web.chat_request import ChatRequest, prepare_chat
 from triolet.web.generation import require_serving
 from triolet.web.messages import Message, check_num_messages
 from triolet.web.schema import ChatBody, TokenId, decode_body
@@ -92,19 +93,20 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
         body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ChatBody)
         check_num_messages(body.messages, settings.max_num_messages)
         with body.blaming_its_own_fields():
-            body.params()
+            params = body.params()
         messages = body.message_mappings()
         check_model(engine, body.model)
         require_serving(engine)
-        return json_response(
-            await _beside_the_loop(partial(_prompt, engine, body, messages), len(str(messages)))
-        )
+        with body.blaming_its_own_fields():
+            chat = prepare_chat(engine, body, params, messages)
+        return json_response(await _beside_the_loop(partial(_prompt, engine, chat), len(str(messages))))
 
 
 def _tokenize(engine: ServingEngine, body: TokenizeBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
     text, param = body.prompt, "prompt"
     if text is None:
-        text, param = _render(engine, messages, body.add_generation_prompt is not False), "messages"
+        is_prompted = body.add_generation_prompt is not False
+        text, param = _render(engine, messages, add_generation_prompt=is_prompted), "messages"
     token_ids = _encode(engine, text, param, add_special_tokens=body.is_wrapped)
     strings = None
     if body.return_token_strs:
@@ -123,8 +125,8 @@ def _detokenize(engine: ServingEngine, body: DetokenizeBody) -> dict[str, Any]:
     return {"prompt": engine.tokenizer.decode(body.tokens, skip_special_tokens=False)}
 
 
-def _prompt(engine: ServingEngine, body: ChatBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    text = _render(engine, messages, body.add_generation_prompt is not False)
+def _prompt(engine: ServingEngine, chat: ChatRequest) -> dict[str, Any]:
+    text = _render(engine, chat.messages, **chat.rendering)
     token_ids = _encode(engine, text, "messages", add_special_tokens=False)
     return {"prompt": text, "token_ids": token_ids} | _counted(engine, token_ids)
 
@@ -136,14 +138,14 @@ async def _beside_the_loop(work: Callable[[], T], length: int) -> T:
     return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
-def _render(engine: ServingEngine, messages: list[dict[str, Any]], add_generation_prompt: bool) -> str:
+def _render(engine: ServingEngine, messages: list[dict[str, Any]], **rendering: Any) -> str:
     if engine.chat_template is None:
         raise InvalidRequestError(
             "messages: this model has no chat template; start the server with --chat-template, or send a "
             "prompt",
             param="messages",
         )
-    return engine.chat_template.render(messages, add_generation_prompt=add_generation_prompt)
+    return engine.chat_template.render(messages, **rendering)
 
 
 def _encode(engine: ServingEngine, text: str, param: str, *, add_special_tokens: bool) -> list[int]:

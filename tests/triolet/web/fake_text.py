@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from triolet.text.reasoning import ReasoningFormat
+from triolet.text.tool_parsers.hermes import HERMES
+from triolet.text.tool_parsers.tool_format import ToolFormat
+
 __all__ = ["ByteTokenizer", "TaggedTemplate"]
 
 
@@ -12,6 +16,7 @@ class ByteTokenizer:
     """Token ids are the bytes of UTF-8; a text begins with token 1 where special tokens are asked for."""
 
     vocab_size = 256
+    special_token_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + list(text.encode())
@@ -28,6 +33,9 @@ class ByteTokenizer:
 
 class TaggedTemplate:
     """``<role>content`` for each message."""
+
+    tool_format: ToolFormat = HERMES
+    reasoning_format: ReasoningFormat | None = None
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **_: Any

@@ -1,0 +1,171 @@
+"""A chat body and the model's ways put together: what is submitted, and how the answer is taken apart.
+
+Knows nothing of HTTP or of the shape of answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from triolet.errors import InvalidRequestError
+from triolet.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputs
+from triolet.text.json_schema import parse_schema
+from triolet.text.parsed_text import AnswerParser, ChainedParser
+from triolet.text.reasoning import ReasoningFormat
+from triolet.text.tool_grammar import CallGrammar
+from triolet.text.tool_parsers.tool_format import ToolFormat
+from triolet.web.generation import Delta
+from triolet.web.schema import ChatBody
+from triolet.web.serving_engine import MessageText, ServingEngine, TokenText
+from triolet.web.tools import ToolUse
+
+__all__ = ["AnswerReader", "ChatRequest", "prepare_chat"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What is submitted: ``rendering`` to the chat template. ``reader`` None leaves answers as they are."""
+
+    messages: list[dict[str, Any]]
+    params: SamplingParams | BeamSearchParams
+    rendering: dict[str, Any]
+    reader: AnswerReader | None
+
+
+class AnswerReader:
+    """Takes the choices of an answer apart, each with a parser of its own, from their deltas."""
+
+    def __init__(
+        self,
+        tools: ToolUse | None,
+        tool_format: ToolFormat,
+        reasoning_format: ReasoningFormat | None,
+        *,
+        is_reasoning_included: bool = True,
+    ) -> None:
+        self._tools = tools
+        self._tool_format = tool_format
+        self._reasoning_format = reasoning_format
+        self._is_reasoning_included = is_reasoning_included
+        self._parsers: dict[int, AnswerParser] = {}
+
+    def __call__(self, delta: Delta) -> Delta:
+        """The same delta, with its text told apart."""
+        parser = self._parsers.get(delta.index)
+        if parser is None:
+            prompt = delta.prompt.text if delta.prompt is not None else None
+            parser = self._parsers[delta.index] = self._new_parser(prompt or "")
+        parsed = parser.add(delta.text)
+        if delta.finish_reason is not None:
+            parsed += parser.finish()
+        return replace(
+            delta,
+            text=parsed.content,
+            reasoning=parsed.reasoning if self._is_reasoning_included else "",
+            tool_calls=parsed.tool_calls,
+            has_called=parser.has_called,
+        )
+
+    def _new_parser(self, prompt: str) -> AnswerParser:
+        reasoning = self._reasoning_format
+        if self._tools is None and self._tool_format.reasoning is None:
+            assert reasoning is not None, "or there would be nothing to read"
+            return reasoning.new_parser(prompt)
+        schemas = {} if self._tools is None else self._tools.parameters
+        parser = self._tool_format.new_parser(schemas, _id_maker(self._tool_format))
+        if reasoning is None or self._tool_format.reasoning is not None:
+            return parser
+        return ChainedParser(reasoning.new_parser(prompt), parser)
+
+
+def prepare_chat(
+    engine: ServingEngine,
+    body: ChatBody,
+    params: SamplingParams | BeamSearchParams,
+    messages: list[dict[str, Any]],
+) -> ChatRequest:
+    """The request for ``messages``, with what the body says of tools and of the template.
+
+    Raises :class:`InvalidRequestError` naming the field. The model must be loaded.
+    """
+    tools, rendering = body.tool_use(), body.rendering()
+    template = engine.chat_template
+    if template is None or (
+        tools is None and template.reasoning_format is None and template.tool_format.reasoning is None
+    ):
+        return ChatRequest(messages, params, rendering, None)
+    if tools is not None:
+        rendering["tools"] = tools.described
+    markers = _markers(template, engine.tokenizer, has_tools=tools is not None)
+    has_format = isinstance(params, SamplingParams) and params.structured_outputs is not None
+    if tools is not None and (tools.is_enforced or has_format):
+        params = _enforced(params, tools, template, rendering, markers)
+    if markers and isinstance(params, SamplingParams):
+        params = params.replace(skip_special_tokens=False)
+    reader = AnswerReader(
+        tools,
+        template.tool_format,
+        template.reasoning_format,
+        is_reasoning_included=body.include_reasoning is not False,
+    )
+    return ChatRequest(messages, params, rendering, reader)
+
+
+def _enforced(
+    params: SamplingParams | BeamSearchParams,
+    tools: ToolUse,
+    template: MessageText,
+    rendering: Mapping[str, Any],
+    markers: frozenset[str],
+) -> SamplingParams:
+    if isinstance(params, BeamSearchParams):
+        raise InvalidRequestError("tools: cannot be enforced with use_beam_search", param="tools")
+    reasoning = template.reasoning_format
+    grammar = CallGrammar(
+        form=template.tool_format,
+        schemas=tools.schemas,
+        is_parallel=tools.is_parallel,
+        special_tokens=markers,
+        reasoning=reasoning,
+        is_reasoning_open=reasoning is not None and _is_reasoning_open(template, reasoning, rendering),
+    )
+    asked = params.structured_outputs
+    if asked is not None and (tools.is_forced or (asked.json is None and not asked.json_object)):
+        raise InvalidRequestError(
+            "tool_choice: not allowed together with this structured output; send one of them",
+            param="tool_choice",
+        )
+    text = grammar.forced() if tools.is_forced else grammar.free(_answer_schema(asked))
+    return params.replace(structured_outputs=StructuredOutputs(grammar=text))
+
+
+def _answer_schema(asked: StructuredOutputs | None) -> dict[str, Any] | None:
+    """The schema of an answer that is no call."""
+    if asked is None:
+        return None
+    schema = {"type": "object"} if asked.json_object else parse_schema(asked.json)
+    return schema if isinstance(schema, dict) else {}
+
+
+def _is_reasoning_open(
+    template: MessageText, reasoning: ReasoningFormat, rendering: Mapping[str, Any]
+) -> bool:
+    """Whether the prompt leaves the model to reason first, seen from a conversation of one word."""
+    probe = template.render([{"role": "user", "content": "Hi"}], **rendering)
+    return reasoning.is_open_after(probe)
+
+
+def _markers(template: MessageText, tokenizer: TokenText, *, has_tools: bool) -> frozenset[str]:
+    """The special tokens by which the parts of an answer are told apart."""
+    reasoning = template.reasoning_format
+    wanted = set(template.tool_format.markers) if has_tools or template.tool_format.reasoning else set()
+    wanted |= set() if reasoning is None else set(reasoning.markers)
+    names = (tokenizer.id_to_token(token_id) for token_id in tokenizer.special_token_ids)
+    return frozenset(name for name in names if name in wanted)
+
+
+def _id_maker(form: ToolFormat) -> Callable[[], str]:
+    return lambda: form.id_prefix + secrets.token_hex(form.id_length)[: form.id_length]
