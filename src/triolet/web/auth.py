@@ -43,11 +43,16 @@ def make_key_ring(settings: WebSettings) -> KeyRing:
     return KeyRing(fixed + admins, settings.api_key_file)
 
 
-def caller_identity() -> str:
-    """Who asks: the name of the key, or where none is asked for, a digest of what was sent."""
+def caller_identity(user: str | None = None) -> str:
+    """Who asks: the name of the key; where none is asked for, ``user``, or else a digest of what was sent.
+
+    Whoever has a key gets its share, whatever users they name.
+    """
     key: ApiKey | None = g.get("api_key")
     if key is not None:
         return key.name
+    if user:
+        return user
     given = request.headers.get("Authorization", "")
     return hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()[:16] if given else ""
 

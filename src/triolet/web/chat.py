@@ -132,7 +132,7 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
             with body.blaming_its_own_fields():
                 check_num_messages(body.messages, settings.max_num_messages)
                 params, messages = body.params(), body.message_mappings()
-                options = body.options(caller_identity(), given_timeout())
+                options = body.options(caller_identity(body.user), given_timeout())
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
             with body.blaming_its_own_fields():

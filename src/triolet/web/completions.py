@@ -84,11 +84,8 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
     async def completions() -> Response:
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
-            params, prompts, options = (
-                body.params(),
-                body.prompts(),
-                body.options(caller_identity(), given_timeout()),
-            )
+            params, prompts = body.params(), body.prompts()
+            options = body.options(caller_identity(body.user), given_timeout())
             head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
             require_serving(engine)
         is_truncated = body.truncate_prompt_tokens is not None

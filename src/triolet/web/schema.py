@@ -138,14 +138,14 @@ class GenerationBody(Struct, kw_only=True):
             )
 
     def options(self, caller: str, timeout: float | None = None) -> RequestOptions:
-        """How to serve it; ``caller`` is who gets a fair share where the body names no user.
+        """How to serve it; ``caller`` is who gets a fair share.
 
         ``timeout`` is what a header asks for; the shorter one holds.
         """
         given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
         if timeout is not None:
             given["timeout"] = min(timeout, given.get("timeout", timeout))
-        return RequestOptions(fairness_key=(self.user or caller)[:MAX_KEY_LENGTH], **given)
+        return RequestOptions(fairness_key=caller[:MAX_KEY_LENGTH], **given)
 
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import serving
@@ -64,3 +66,16 @@ async def test_callers_are_told_apart_by_keys_that_are_not_told(
     assert keys[0] == keys[2] != keys[1]
     assert keys[3] == ""
     assert "one" not in keys[0]
+
+
+@pytest.mark.parametrize(("keys", "who"), [({}, ["ann", "bob"]), ({"api_key": "name:one"}, ["name", "name"])])
+async def test_users_are_no_way_to_more_than_the_share_of_a_key(
+    anyio_backend_name: str, keys: dict[str, Any], who: list[str]
+) -> None:
+    engine = FakeEngine()
+    headers = {"Authorization": "Bearer one"}
+    async with serving(engine, anyio_backend_name, **keys) as running:
+        for user in ("ann", "bob"):
+            body = {"prompt": "x", "user": user}
+            await running.client.post("/v1/completions", json=body, headers=headers)
+    assert [asked["options"].fairness_key for _, _, asked in engine.submitted] == who

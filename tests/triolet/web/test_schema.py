@@ -252,8 +252,7 @@ def test_how_it_is_to_be_served() -> None:
         "priority": -3, "cache_salt": "s", "timeout": 9, "queue_timeout": 1.5, "first_token_timeout": 2,
     }  # fmt: skip
     assert chat(**fields).options("key") == RequestOptions(**fields, fairness_key="key")
-    assert completion(**fields, user="ann").options("key").fairness_key == "ann"
-    assert completion(user="x" * 1000).options("").fairness_key == "x" * 256
+    assert completion().options("x" * 1000).fairness_key == "x" * 256
 
 
 def test_a_beam_search_has_as_many_beams_as_choices() -> None:
