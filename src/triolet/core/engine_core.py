@@ -179,11 +179,13 @@ class EngineCore:
     def pause(self, mode: PauseMode) -> list[TokenOutput]:
         """Start no request from here on; what is aborted is returned. Complete once :attr:`is_quiet`.
 
+        Asleep there is nothing to wait for: what has begun is frozen, whatever the mode.
         Raises InvalidRequestError for an unknown mode.
         """
         check_mode(mode)
         self._is_paused = True
-        self._scheduler.pause(Pause.NEWCOMERS if mode == "wait" else Pause.ALL)
+        is_finishing = mode == "wait" and not self._asleep
+        self._scheduler.pause(Pause.NEWCOMERS if is_finishing else Pause.ALL)
         return [
             TokenOutput(request_id=request_id, finish_reason=FinishReason.ABORT)
             for request_id in (self._accounts.request_ids if mode == "abort" else ())

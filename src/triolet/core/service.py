@@ -246,9 +246,8 @@ class CoreService:
         self._note_change()
 
     async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
-        if self.core.is_sleeping:
-            return
         self._end_early(self.core.pause(mode))
+        self._work.set()  # after ``keep``, ``wait`` has those that were frozen finish
         while not self.core.is_quiet:
             if self._is_stopped:
                 raise EngineDeadError("the engine stopped before its pause was complete")

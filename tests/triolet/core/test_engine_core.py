@@ -317,6 +317,19 @@ class TestSleep:
         assert texts(said + run(core)) == {1: "uvwxyzabLENGTH", 2: "defgLENGTH"}
         check_empty(core)
 
+    @pytest.mark.parametrize("level", [0, 1, 2])
+    def test_asleep_a_pause_waits_for_nothing_and_aborts_what_is_to_be_aborted(self, level: int) -> None:
+        core = fake_core(FakeRunner())
+        core.add(request(1))
+        core.step()
+        core.pause("keep")
+        core.sleep(level)
+        assert core.pause("wait") == []
+        assert core.is_quiet
+        assert core.step() == []
+        assert texts(core.pause("abort")) == {1: "ABORT"}
+        check_empty(core)
+
     def test_level_0_only_pauses(self) -> None:
         runner = FakeRunner()
         core = fake_core(runner)

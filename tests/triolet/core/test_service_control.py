@@ -138,6 +138,30 @@ class TestControl:
             assert said((await collect(service, 1))[1]) == "defghijkLENGTH"
             task_group.cancel_scope.cancel()
 
+    async def test_wait_has_those_finish_that_were_frozen(self, depth: int) -> None:
+        runner = FakeRunner()
+        async with anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+            await hold(runner, service, request(1, max_tokens=8))
+            threading.Timer(0.01, runner.gate.set).start()
+            await service.pause("keep")
+            await service.pause("wait")
+            assert said((await collect(service, 1))[1]) == "defghijkLENGTH"
+            task_group.cancel_scope.cancel()
+
+    async def test_asleep_what_was_frozen_can_be_aborted(self, depth: int) -> None:
+        runner = FakeRunner()
+        async with anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+            await hold(runner, service, request(1, max_tokens=8))
+            threading.Timer(0.01, runner.gate.set).start()
+            await service.sleep(1, "keep")
+            await service.pause("wait")
+            await service.pause("abort")
+            assert said((await collect(service, 1))[1]).endswith("ABORT")
+            assert service.is_sleeping
+            task_group.cancel_scope.cancel()
+
     async def test_resuming_before_a_pause_is_complete_tells_the_one_who_paused(self, depth: int) -> None:
         runner = FakeRunner()
         async with anyio.create_task_group() as task_group:
