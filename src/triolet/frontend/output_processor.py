@@ -160,5 +160,5 @@ class OutputProcessor:
 
 def _failure(output: TokenOutput) -> TrioletError:
     if output.error_param is not None:
-        return InvalidRequestError(f"{output.error_param}: {output.error}", param=output.error_param)
+        return InvalidRequestError(str(output.error), param=output.error_param)
     return EngineGenerateError(f"the request failed in the engine: {output.error or 'unknown error'}")

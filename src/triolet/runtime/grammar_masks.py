@@ -92,10 +92,14 @@ class GrammarMasks:
 
     def commit(self, row: PlanRow, token_ids: Sequence[int]) -> str | None:
         """Accept the tokens that a row ended up with; → what is wrong, if anything."""
-        if grammar_of(row) is not None and row.slot not in self._refusals:
+        if grammar_of(row) is None or row.slot in self._refusals:
+            return None
+        try:
             for token_id in token_ids:
                 if not self._grammars.accept(row.slot, token_id):
                     return _message(f"the grammar does not allow token {token_id} where it was sampled")
+        except ValueError as error:
+            return _message(str(error))
         return None
 
     @property

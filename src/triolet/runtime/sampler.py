@@ -104,8 +104,8 @@ class Sampler:
             error = self._grammars.commit(row, sampled.token_ids)
         except Exception as exc:
             # Not passed on: rows before this one are committed, so the step must not be run again.
-            error = f"{type(exc).__name__}: {exc}"
-        return sampled if error is None else SampledRow(token_ids=(0,), error=error)
+            return SampledRow(token_ids=(0,), error=f"{type(exc).__name__}: {exc}")
+        return sampled if error is None else _failure_of_grammar(error)
 
     def _sample_chunk(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
         requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
@@ -115,6 +115,7 @@ class Sampler:
         array = logits.numpy() if logits.device.type == "cpu" else None
         raw: dict[int, NDArray[np.float32]] = {}
         errors: dict[int, str] = {}
+        held: dict[int, str] = {}
         if array is not None:
             raw = self._keep_raw(array, requests)
             errors = self._adjuster.adjust(array, rows)
@@ -124,8 +125,8 @@ class Sampler:
             held = hold_to_grammars(
                 self._grammars, self._ops, logits, rows, settings, drawn, is_processed=not self._is_raw
             )
-            errors = held | errors
-        step = _Step(array, raw, drawn, drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), errors)
+        is_finite = np.isfinite(drawn.highest).tolist()
+        step = _Step(array, raw, drawn, drawn.token_ids.tolist(), is_finite, errors, held)
         sampled: list[SampledRow] = []
         first = 0
         for row in rows:
@@ -165,11 +166,13 @@ class Sampler:
     def _failure_at(self, step: _Step, row: PlanRow, position: int) -> SampledRow | None:
         if position in step.errors:
             return SampledRow(token_ids=(0,), error=step.errors[position])
+        if position in step.grammar_errors:
+            return _failure_of_grammar(step.grammar_errors[position])
         if step.is_finite[position]:
             return None
         if step.drawn.highest[position] == -np.inf and row.request.adjustments is not None:
             options = self._adjuster.forbidding_options(row)
-            error = f"no token is left to choose from: {' and '.join(options)} forbid every one"
+            error = f"{options[0]}: no token is left to choose from: {' and '.join(options)} forbid every one"
             return SampledRow(token_ids=(0,), error=error, error_param=options[0])
         return SampledRow(token_ids=(0,), error=NOT_FINITE)
 
@@ -201,6 +204,12 @@ class _Step:
     token_ids: list[int]
     is_finite: list[bool]
     errors: dict[int, str]
+    grammar_errors: dict[int, str]
+
+
+def _failure_of_grammar(error: str) -> SampledRow:
+    """A grammar that cannot go on is the caller's to make simpler."""
+    return SampledRow(token_ids=(0,), error=error, error_param="structured_outputs")
 
 
 def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:

@@ -87,8 +87,7 @@ class GrammarConstraints:
             return
         assert mask.flags.c_contiguous, "a mask is one run of words"
         sequence.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if sequence.matcher.is_error():
-            raise ValueError(f"the grammar cannot go on: {first_line(sequence.matcher.get_error())}")
+        _check(sequence.matcher)
 
     def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
         errors = {}
@@ -106,14 +105,16 @@ class GrammarConstraints:
         if token_id in self._end_token_ids and sequence.matcher.is_accepting():
             sequence.has_ended = True
             return True
-        return sequence.matcher.try_consume_tokens([token_id]) == 1
+        is_accepted = sequence.matcher.try_consume_tokens([token_id]) == 1
+        _check(sequence.matcher)
+        return is_accepted
 
     def rollback(self, slot: int, num_tokens: int) -> None:
         sequence = self._sequences[slot]
         if num_tokens and sequence.has_ended:
             sequence.has_ended = False
             num_tokens -= 1
-        if num_tokens:
+        if num_tokens and not sequence.matcher.is_error():  # or it is of no more use
             is_done = sequence.matcher.rollback(num_tokens)
             assert is_done, f"{num_tokens} accepted tokens to take back"
 
@@ -139,6 +140,11 @@ class GrammarConstraints:
             self._end_token_ids = frozenset(tokenizer.eos_tokens)
             self._tokenizer = tokenizer
         return new_matcher(self._tokenizer, grammar)
+
+
+def _check(matcher: llguidance.LLMatcher) -> None:
+    if matcher.is_error():
+        raise ValueError(f"the grammar cannot go on: {first_line(matcher.get_error())}")
 
 
 def new_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:

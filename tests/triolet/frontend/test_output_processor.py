@@ -109,10 +109,10 @@ def test_a_failure_that_its_options_are_to_blame_for_names_one(
     processor: OutputProcessor, inputs: InputProcessor
 ) -> None:
     _, core_id = add(processor, inputs)
-    failed = token_output(core_id, reason=FinishReason.ERROR, error="no luck", error_param="min_tokens")
+    failed = token_output(core_id, reason=FinishReason.ERROR, error="no luck", error_param="seed")
     (item,) = processor.process([failed], now=0.0)
     assert isinstance(item.error, InvalidRequestError)
-    assert (item.error.message, item.error.param) == ("min_tokens: no luck", "min_tokens")
+    assert (item.error.message, item.error.param) == ("no luck", "seed")
 
 
 def test_all_can_be_ended_or_failed_at_once(processor: OutputProcessor, inputs: InputProcessor) -> None:

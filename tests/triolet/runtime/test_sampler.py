@@ -146,7 +146,7 @@ def test_a_row_where_nothing_is_left_is_its_own_error() -> None:
     sampler.begin(rows)
     first, second, third = sampler.sample(logits, rows, torch.clone)
     assert first.error == (
-        "no token is left to choose from: allowed_token_ids and bad_words forbid every one"
+        "allowed_token_ids: no token is left to choose from: allowed_token_ids and bad_words forbid every one"
     )
     assert first.error_param == "allowed_token_ids"
     assert second.token_ids == (3 + int(logits[1, 4] > logits[1, 3]),)
