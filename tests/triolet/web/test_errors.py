@@ -54,7 +54,7 @@ CASES = [
     Case(COMPLETIONS, {"prompt": "x", "model": "other"}, 404, "model", "model_not_found"),
     Case(COMPLETIONS, {"prompt": "x" * 5000}, 400, "prompt", "context_length_exceeded"),
     Case(COMPLETIONS, {"prompt": "x" * 20_000}, 413),
-    Case(CHAT, {"messages": MESSAGES, "tools": [{}]}, param="tools"),
+    Case(CHAT, {"messages": MESSAGES, "tools": [{}]}, param="tools[0].type"),
     Case(CHAT, {"messages": MESSAGES, "max_tokens": 0}, param="max_tokens"),
     Case(CHAT, {"messages": MESSAGES, "max_completion_tokens": 0}, param="max_completion_tokens"),
     Case(CHAT, {"messages": [{"role": "robot", "content": "x"}]}, param="messages[0].role"),
