@@ -24,9 +24,9 @@ _DEPTHS = {torch.float32: 1, torch.bfloat16: 32}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedDense:
-    """``panels`` (panels, 2, words, 16) int32, words of one float32 or two bfloat16; ``shape`` (out, in)."""
+    """``data`` (panels, 2, words, 16) int32, words of one float32 or two bfloat16; ``shape`` (out, in)."""
 
-    panels: Tensor
+    data: Tensor
     shape: tuple[int, int]
 
 
@@ -56,7 +56,7 @@ class DenseLinearKernels:
         output = x.new_empty(num_rows, num_outputs)
         self._kernels[x.dtype](
             x.data_ptr(),
-            packed.panels.data_ptr(),
+            packed.data.data_ptr(),
             None if bias is None else bias.data_ptr(),
             output.data_ptr(),
             num_rows,

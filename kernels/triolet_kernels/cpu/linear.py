@@ -8,7 +8,8 @@ multiplies: its own results depend on the number of rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,9 +19,12 @@ from triolet_kernels.cpu.dense_linear import DenseLinearKernels, PackedDense
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
 from triolet_kernels.cpu.tile_linear import PackedTiles, TileLinearKernels
+from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
+
+Panels = TypeVar("Panels", PackedTiles, PackedWeight, PackedDense)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,21 +54,26 @@ class LinearKernels:
         self._kernels = native.kernels("linear")
         self._dense = DenseLinearKernels(native)
         self._tiles = TileLinearKernels(native)
+        self._memory = WeightMemory()
         self.uses_torch_threads = False
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
     ) -> PackedLinear:
+        numbers = None if bias is None else bias.float()
         if isinstance(weight, QuantTensor):
             if self._tiles.takes(weight, dtype):
-                return PackedLinear(self._tiles.pack(weight), None if bias is None else bias.float())
+                return PackedLinear(self._keep(self._tiles.pack(weight)), numbers)
             if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
-                return PackedLinear(pack(weight), None if bias is None else bias.float())
+                return PackedLinear(self._keep(pack(weight)), numbers)
             weight = weight.dequantize()
         if dtype in self._dense:
-            return PackedLinear(self._dense.pack(weight, dtype), None if bias is None else bias.float())
+            return PackedLinear(self._keep(self._dense.pack(weight, dtype)), numbers)
         self.uses_torch_threads = True
         return PackedLinear(weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
+
+    def _keep(self, packed: Panels) -> Panels:
+        return replace(packed, data=self._memory.keep(packed.data))
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         if isinstance(packed.weight, PackedTiles):

@@ -8,33 +8,64 @@ namespace {
 // Runs body(data) on up to num_threads threads; triolet_run_team in team.cpp. Null does the work on the caller.
 typedef void (*RunTeam)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
 
-template <class Body>
-struct Claims {
-    const Body* body;
-    int64_t num_units;
-    int64_t next;
+constexpr int64_t kMaxRanges = 64;
+
+// Units from `first` up to `end` that nobody has taken yet, in one word, so that both ends can be taken from.
+struct alignas(64) Range {
+    uint64_t ends;
+
+    void set(int64_t first, int64_t end) { ends = uint64_t(end) << 32 | uint64_t(first); }
+
+    // A unit from the front or the back; -1 if none is left.
+    int64_t take(bool is_front) {
+        uint64_t seen = __atomic_load_n(&ends, __ATOMIC_RELAXED);
+        for (;;) {
+            int64_t first = int64_t(seen & 0xffffffff), end = int64_t(seen >> 32);
+            if (first == end) return -1;
+            uint64_t rest = is_front ? seen + 1 : seen - (uint64_t(1) << 32);
+            if (__atomic_compare_exchange_n(&ends, &seen, rest, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+                return is_front ? first : end - 1;
+        }
+    }
 };
 
 template <class Body>
+struct Claims {
+    const Body* body;
+    int64_t num_ranges;
+    int64_t num_entered;
+    Range ranges[kMaxRanges];
+};
+
+// Works off a range from the front, then what others have left of theirs from the back.
+template <class Body>
 void claim_units(void* data) {
     auto* claims = static_cast<Claims<Body>*>(data);
-    for (;;) {
-        int64_t unit = __atomic_fetch_add(&claims->next, 1, __ATOMIC_RELAXED);
-        if (unit >= claims->num_units) return;
-        (*claims->body)(unit);
+    int64_t num_ranges = claims->num_ranges;
+    int64_t own = __atomic_fetch_add(&claims->num_entered, 1, __ATOMIC_RELAXED) % num_ranges;
+    for (int64_t i = 0; i < num_ranges; ++i) {
+        Range& range = claims->ranges[(own + i) % num_ranges];
+        for (int64_t unit; (unit = range.take(i == 0)) >= 0;) (*claims->body)(unit);
     }
 }
 
 // Calls body(unit) once for every unit below num_units. Threads claim units one by one, so that a thread whose
-// core is taken away holds up one unit, not its share of all.
+// core is taken away holds up one unit, not its share of all. Those that a thread claims follow each other as long
+// as it keeps pace, so that what it fetches ahead from memory is what it needs next.
 template <class Body>
 void for_each_unit(RunTeam run_team, int64_t num_threads, int64_t num_units, const Body& body) {
-    Claims<Body> claims = {&body, num_units, 0};
     if (num_threads > num_units) num_threads = num_units;
-    if (run_team && num_threads > 1)
-        run_team(claim_units<Body>, &claims, unsigned(num_threads), 0);
-    else
-        claim_units<Body>(&claims);
+    if (!run_team || num_threads < 2) {
+        for (int64_t unit = 0; unit < num_units; ++unit) body(unit);
+        return;
+    }
+    Claims<Body> claims;
+    claims.body = &body;
+    claims.num_ranges = num_threads < kMaxRanges ? num_threads : kMaxRanges;
+    claims.num_entered = 0;
+    for (int64_t i = 0; i < claims.num_ranges; ++i)
+        claims.ranges[i].set(i * num_units / claims.num_ranges, (i + 1) * num_units / claims.num_ranges);
+    run_team(claim_units<Body>, &claims, unsigned(num_threads), 0);
 }
 
 // The same over rows, in runs long enough that claiming them costs nothing beside the work.
