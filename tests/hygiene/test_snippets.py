@@ -88,7 +88,8 @@ def test_python(snippet: Snippet, live_server: Server) -> None:
 
 async def ask_every_route(app: Any) -> None:
     """The application starts, its own routes answer, and so does the model if its routes are in it."""
-    async with app.test_app() as running_app:
+    # Quart's own test_app() waits for 6 s, in which a busy machine does not load a model.
+    async with app.test_app_class(app, startup_timeout=60, shutdown_timeout=60) as running_app:
         client = running_app.test_client()
         for rule in app.url_map.iter_rules():
             if rule.endpoint == "static" or rule.endpoint.startswith("triolet."):
