@@ -43,7 +43,8 @@ def converse(client: openai.OpenAI) -> None:
         "messages": ASK, "tools": TOOLS, "parallel_tool_calls": False, "temperature": 0, "max_tokens": 60,
     }  # fmt: skip
     first = create(model="smollm2", tool_choice="required", **fields).choices[0]
-    (call,) = first.message.tool_calls or ()
+    assert first.message.tool_calls is not None
+    (call,) = first.message.tool_calls
     assert (first.finish_reason, first.message.content) == ("tool_calls", None)
     jsonschema.validate(json.loads(call.function.arguments), WEATHER)
     assert streamed(client, tool_choice=NAMED, **fields) == (call.function.arguments, "tool_calls")
