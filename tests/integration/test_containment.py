@@ -15,6 +15,7 @@ from triolet.core.engine_core import EngineCore, build_core
 from triolet.models.source import local_files
 from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import FinishReason, LogitsAdjustments, Request, TokenLogprobs
+from triolet.runtime import sampler
 from triolet.runtime.runner import ModelRunner
 
 ARGS = EngineArgs(block_size=8, num_kv_blocks=64, max_num_seqs=8, max_num_batched_tokens=32, num_threads=1)
@@ -24,7 +25,7 @@ STAGES: dict[str, Callable[[ModelRunner], tuple[Any, str]]] = {
     "logits": lambda runner: (runner._model, "logits"),
     "begin": lambda runner: (runner._sampler, "begin"),
     "adjust": lambda runner: (runner._sampler._adjuster, "adjust"),
-    "mask": lambda runner: (runner._sampler._grammars, "apply"),
+    "mask": lambda runner: (sampler, "hold_to_grammars"),
     "sample": lambda runner: (runner._sampler, "sample"),
     "commit": lambda runner: (runner._sampler._adjuster, "commit"),
 }
@@ -117,12 +118,12 @@ def test_a_fault(
     owner, name = STAGES[stage](runner)
     original = getattr(owner, name)
 
-    def faulty(*args: Any) -> Any:
+    def faulty(*args: Any, **options: Any) -> Any:
         rows = (args[0],) if stage == "commit" else watched.rows
         if chance.random() < 0.5 or stage in CHANGE_STATE_AT_THEIR_END:
             fail_for(rows)
-            return original(*args)
-        result = original(*args)
+            return original(*args, **options)
+        result = original(*args, **options)
         fail_for(rows)  # when what it does has been done
         return result
 
