@@ -16,10 +16,11 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BuildError", "compile_library", "get_build_hook", "known_variants", "main"]
+__all__ = ["BuildError", "compile_library", "get_build_hook", "known_variants", "main", "source_digest"]
 
 LIBRARY = "kernels/triolet_kernels/cpu/libtriolet_cpu.so"
 COMMON_FLAGS = (
@@ -41,7 +42,7 @@ X86_VARIANTS: Mapping[str, str] = {
     "avx2": AVX2_FLAGS,
     "portable": "",
 }
-ONLY_PORTABLE = ("cpuid", "plain_attention", "program", "rows", "team")
+ONLY_PORTABLE = ("cpuid", "plain_attention", "program", "rows", "sources", "team")
 WITH_TILES = ("attention", "dense_linear", "tile_linear")
 ONLY_TILES = ("tile_linear",)
 
@@ -58,6 +59,7 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
     compiler = _find_compiler(environment)
     flags = [*COMMON_FLAGS, *shlex.split(environment.get("CXXFLAGS", ""))]
     library = root / LIBRARY
+    defined = [f'-DTRIOLET_SOURCES="{source_digest(library.parent)}"']
     with tempfile.TemporaryDirectory() as scratch:
         variants = known_variants(compiler, machine)
         units = [
@@ -67,7 +69,7 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
             if _has_variant(source.stem, variant)
         ]
         commands = [
-            [*compiler, *flags, *extra, f"-DTRIOLET_ISA={variant}", "-c", str(source), "-o", target]
+            [*compiler, *flags, *extra, *defined, f"-DTRIOLET_ISA={variant}", "-c", str(source), "-o", target]
             for source, variant, extra, target in units
         ]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -79,6 +81,12 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
         shutil.copyfile(linked, staged)
         staged.replace(library)
     return library
+
+
+def source_digest(folder: Path) -> str:
+    """Of all that the library and its callers must agree on; the loader computes the same."""
+    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), folder / "loader.py"])
+    return sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
 
 
 def known_variants(compiler: list[str], machine: str) -> Mapping[str, str]:

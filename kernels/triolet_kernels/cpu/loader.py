@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,12 +134,14 @@ class NativeLibrary:
     ) -> NativeLibrary:
         """The library at ``path``, or the one beside this module, for ``num_threads`` threads.
 
-        Raises NativeError if there is none, ValueError if the CPU lacks the variant asked for.
+        Raises NativeError if there is none or it is of other sources than those beside this module,
+        ValueError if the CPU lacks the variant asked for.
         """
         try:
             library = ctypes.CDLL(str(path or LIBRARY_PATH))
         except OSError as error:
             raise NativeError(f"the native CPU kernels were not built ({error})") from error
+        _check_sources(library)
         runnable = [isa for isa in INSTRUCTION_SETS if _runs(library, isa)]
         wanted = environment.get("TRIOLET_CPU_ISA", "")
         if wanted and wanted not in runnable:
@@ -176,6 +179,20 @@ class NativeLibrary:
 def _address(library: ctypes.CDLL, symbol: str) -> int | None:
     """Where a function is; None if there is none of that name."""
     return ctypes.cast(library[symbol], ctypes.c_void_p).value if hasattr(library, symbol) else None
+
+
+def _check_sources(library: ctypes.CDLL) -> None:
+    """A library compiled before the sources changed would be called with arguments it does not know."""
+    folder = LIBRARY_PATH.parent
+    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), folder / "loader.py"])
+    digest = sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
+    told = getattr(library, "triolet_sources", None)
+    if told is not None:
+        told.restype = ctypes.c_char_p
+    if told is None or told() != digest.encode():
+        raise NativeError(
+            "the native CPU kernels were built from other sources; run: python kernels/build_cpu.py"
+        )
 
 
 def _runs(library: ctypes.CDLL, isa: str) -> bool:

@@ -10,8 +10,9 @@ import torch
 from tests.kernels.batches import Shape, make_problem, run_history
 from tests.kernels.cpu.variants import build_if_missing, runs
 
+from build_cpu import source_digest
 from triolet_kernels.cpu import loader
-from triolet_kernels.cpu.loader import NativeError, NativeLibrary
+from triolet_kernels.cpu.loader import LIBRARY_PATH, NativeError, NativeLibrary
 from triolet_kernels.ops import select_ops
 from triolet_kernels.reference import ReferenceOps
 
@@ -39,6 +40,16 @@ def test_an_unknown_variant_is_refused_with_the_ones_there_are() -> None:
 def test_says_that_the_library_was_not_built(tmp_path: Path) -> None:
     with pytest.raises(NativeError, match="were not built"):
         NativeLibrary.open({}, path=tmp_path / "none.so")
+
+
+def test_says_that_the_library_is_of_other_sources(tmp_path: Path) -> None:
+    copy = tmp_path / "libtriolet_cpu.so"
+    digest = source_digest(LIBRARY_PATH.parent).encode()
+    content = LIBRARY_PATH.read_bytes()
+    assert content.count(digest) == 1
+    copy.write_bytes(content.replace(digest, digest[::-1]))
+    with pytest.raises(NativeError, match=r"built from other sources; run: python kernels/build_cpu\.py"):
+        NativeLibrary.open({}, path=copy)
 
 
 def test_without_the_library_one_warning_and_the_same_results(
