@@ -85,7 +85,7 @@ def compile_library(root: Path, environment: Mapping[str, str], machine: str) ->
 
 def source_digest(folder: Path) -> str:
     """Of all that the library and its callers must agree on; the loader computes the same."""
-    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), folder / "loader.py"])
+    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), *folder.glob("loader.py")])
     return sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
 
 

@@ -184,7 +184,7 @@ def _address(library: ctypes.CDLL, symbol: str) -> int | None:
 def _check_sources(library: ctypes.CDLL) -> None:
     """A library compiled before the sources changed would be called with arguments it does not know."""
     folder = LIBRARY_PATH.parent
-    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), folder / "loader.py"])
+    names = sorted([*folder.glob("*.cpp"), *folder.glob("*.h"), *folder.glob("loader.py")])
     digest = sha256(b"".join(path.read_bytes() for path in names)).hexdigest()
     told = getattr(library, "triolet_sources", None)
     if told is not None:

@@ -115,4 +115,7 @@ def test_a_grammar_that_leaves_nothing_likely_is_named() -> None:
     logits = make_logits()
     logits[list(UNLIKELY)] = -torch.inf
     (sampled,), _ = sample([bound_row(0, UNLIKELY)], logits)
-    assert sampled.error == "no token is left to choose from: structured_outputs forbid every one"
+    assert (
+        sampled.error
+        == "structured_outputs: no token is left to choose from: structured_outputs forbid every one"
+    )
