@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -119,7 +120,7 @@ class LLM:
 
     def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:
         """Run all that is queued to its end; results in the order in which it was queued."""
-        with self._engine.exclusive.held():
+        with self._uninterrupted():
             self._check_not_paused()
             outputs = self._run_to_end(list(self._enqueued), use_tqdm)
             self._enqueued.clear()
@@ -196,14 +197,14 @@ class LLM:
         add: Callable[..., None],
         use_tqdm: bool,
     ) -> list[RequestOutput]:
-        with self._engine.exclusive.held():
+        with self._uninterrupted():
             self._check_not_paused()
             return self._run_to_end(self._add_all(prompts, params, priority, add), use_tqdm)
 
     def _enqueue(
         self, prompts: Sequence[Any], params: Params, priority: Priority, add: Callable[..., None]
     ) -> list[str]:
-        with self._engine.exclusive.held():
+        with self._uninterrupted():
             ids = self._add_all(prompts, params, priority, add)
             self._enqueued += ids
         return ids
@@ -227,9 +228,6 @@ class LLM:
             for request_id in ids:
                 self._engine.abort_request(request_id)
             raise
-        except BaseException:  # an interrupt: what it left half-way is not known
-            self._forget_all()
-            raise
         return ids
 
     def _run_to_end(self, ids: Sequence[str], use_tqdm: bool) -> list[RequestOutput]:
@@ -240,10 +238,22 @@ class LLM:
                     outputs = self._keep(self._engine.step())
                     bar.advance([output for output in outputs if output.request_id in waiting])
                     waiting.difference_update(output.request_id for output in outputs)
-        except BaseException:
+        except Exception:
             self._forget_all()
             raise
         return [self._finished.pop(request_id) for request_id in ids]
+
+    @contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Hold the engine; an interrupt ends all requests, since what it left half-way is not known."""
+        with self._engine.exclusive.held():
+            try:
+                yield
+            except Exception:
+                raise
+            except BaseException:
+                self._forget_all()
+                raise
 
     def _keep(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
         """Keep what is asked for later; all outputs are final."""
