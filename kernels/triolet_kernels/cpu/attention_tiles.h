@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention_chunk.h"
+#include "tile_session.h"
 
 #if defined(__AMX_BF16__)
 
@@ -14,22 +15,7 @@ namespace {
 struct TileRows {
     static constexpr int kRows = 16;
 
-    // As ldtilecfg reads it: every tile has 16 rows of 64 bytes.
-    struct Shapes {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    };
-
-    // A thread has the tiles while it holds one of these.
-    struct Session {
-        Session() {
-            alignas(64) static const Shapes shapes = {
-                1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-            _tile_loadconfig(&shapes);
-        }
-        ~Session() { _tile_release(); }
-    };
+    using Session = WholeTileSession;
 
     static void put_query(const bf16* source, int64_t row, int64_t, int64_t head_dim, bf16* query) {
         memcpy(query + row * head_dim, source, head_dim * sizeof(bf16));

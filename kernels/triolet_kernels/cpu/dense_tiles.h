@@ -5,6 +5,7 @@
 #pragma once
 
 #include "dense_rows.h"
+#include "tile_session.h"
 
 #if defined(__AMX_BF16__)
 
@@ -14,23 +15,8 @@ struct TileRows {
     static constexpr int kRows = 32;  // two tiles
     static constexpr int kRowMultiple = 16;
 
-    // As ldtilecfg reads it: every tile has 16 rows of 64 bytes. 0 to 3 are for sums, 4 and 5 for inputs, 6 and 7 for
-    // weights.
-    struct Shapes {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    };
-
-    // A thread has the tiles while it holds one of these.
-    struct Session {
-        Session() {
-            alignas(64) static const Shapes shapes = {
-                1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-            _tile_loadconfig(&shapes);
-        }
-        ~Session() { _tile_release(); }
-    };
+    // Of the eight tiles, 0 to 3 are for sums, 4 and 5 for inputs, 6 and 7 for weights.
+    using Session = WholeTileSession;
 
     // results [count up to whole tiles][kPanel] = or += rows of x times a panel, over inputs first:end. Rows of x are
     // `stride` values apart.
