@@ -1,7 +1,7 @@
 """GGUF blocks rearranged for the compiled linear kernel: same codes, scales and minimums, another order.
 
-The order is stated in ``quantized_rows.h``: panels of 32 outputs, in each its blocks of 32 inputs, one after the
-other. This module must not know what the weights belong to.
+The order is stated in ``quantized_rows.h``: panels of 32 outputs, in each its blocks of 32 inputs, one after
+the other. This module must not know what the weights belong to.
 """
 
 from __future__ import annotations
