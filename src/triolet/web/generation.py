@@ -80,7 +80,8 @@ class FoldedChoice:
         self.reasonings.append(delta.reasoning)
         self.tool_calls += delta.tool_calls
         if delta.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + delta.logprobs
+            self.logprobs = [] if self.logprobs is None else self.logprobs
+            self.logprobs += delta.logprobs
         self.last = delta
 
     @property

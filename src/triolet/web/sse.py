@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import anyio
 import msgspec
 from quart import Response
 
@@ -57,7 +58,8 @@ class ChunkShape(Protocol):
 class EventStream:
     """The body of a streamed answer, an asynchronous iterator of bytes. Leaving it aborts the generation.
 
-    A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
+    ``ping_interval`` seconds after the last bytes there is a ping, whatever the engine does: outputs may hold
+    nothing to tell yet, as while a call is read. A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class EventStream:
         self._shape = shape
         self._ping_interval = ping_interval
         self._is_ended = False
+        self._ping_at = anyio.current_time() + ping_interval
         self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
 
     def __aiter__(self) -> EventStream:
@@ -92,11 +95,14 @@ class EventStream:
         events = b""
         try:
             while not events:
-                deltas = await self._generation.next(self._ping_interval)
-                events = self._encode(deltas) if deltas else PING
+                left = self._ping_at - anyio.current_time()
+                events = self._encode(await self._generation.next(max(0.0, left)))
+                if not events and anyio.current_time() >= self._ping_at:
+                    events = PING
         except Exception as error:
             self._generation.abort()
             return self._end_with(error)
+        self._ping_at = anyio.current_time() + self._ping_interval
         return events
 
     def _encode(self, deltas: Sequence[Delta]) -> bytes:

@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
-from triolet.request import FinishReason
+from triolet.request import FinishReason, TokenLogprobs
 from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.errors import RequestAbortedError
@@ -146,3 +146,15 @@ def test_folding_joins_texts_and_logprobs() -> None:
     assert fold.logprobs is None
     assert fold.last is not None
     assert fold.last.finish_reason is FinishReason.LENGTH
+
+
+def test_what_is_folded_is_not_copied_again_with_each_delta() -> None:
+    fold = FoldedChoice(0)
+    given = [[TokenLogprobs((i,), (-1.0,), 1)] for i in range(3)]
+    known = None
+    for logprobs in given:
+        fold.add(Delta(index=0, text="a", logprobs=logprobs, finish_reason=None, stop_reason=None, seed=1))
+        known = known or fold.logprobs
+    assert fold.logprobs is known
+    assert fold.logprobs == [item for logprobs in given for item in logprobs]
+    assert [len(logprobs) for logprobs in given] == [1, 1, 1]

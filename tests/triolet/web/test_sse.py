@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.answer import AnswerHead
 from triolet.web.chat import ChatShape
-from triolet.web.generation import Generation, submit_all
+from triolet.web.generation import Delta, Generation, submit_all
 from triolet.web.schema import ChatBody, StreamOptions
 from triolet.web.sse import DONE, PING, EventStream, event_stream_response
 
@@ -81,6 +82,18 @@ async def test_pings_while_nothing_comes() -> None:
     assert await anext(stream) == PING
     engine.release()
     assert events_of(await read_all(stream))[-1] == "[DONE]"
+
+
+async def test_pings_while_outputs_come_that_tell_nothing_yet() -> None:
+    def held_back(delta: Delta) -> Delta:
+        return delta if delta.finish_reason else replace(delta, text="")
+
+    engine = ready_engine(reply="x" * 9)
+    params = SamplingParams(max_tokens=100, output_kind=RequestOutputKind.DELTA)
+    for ping_interval, num_pings in ((0.0, 8), (1000.0, 1)):
+        generation = await submit_all([partial(engine.submit, "hi", params)], amend=held_back)
+        stream = EventStream(generation, chat_shape(), await generation.next(), ping_interval=ping_interval)
+        assert (await read_all(stream)).count(PING.decode()) == num_pings
 
 
 async def test_an_output_without_text_writes_nothing_by_itself() -> None:
