@@ -161,7 +161,7 @@ class LLM:
         return self._keep(self._engine.pause(mode, clear_cache=clear_cache))
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`. Raises RuntimeError while asleep."""
+        """Go on after :meth:`pause`. Raises ConflictError while asleep."""
         self._engine.resume()
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> list[RequestOutput]:

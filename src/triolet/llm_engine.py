@@ -24,7 +24,7 @@ from triolet.frontend.input_processor import GenerationParams, InputProcessor, P
 from triolet.frontend.loading import PhaseLog, find_model, load_text
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import Request, RequestOptions, RequestOutput, TokenOutput
+from triolet.request import RequestOptions, RequestOutput, TokenOutput
 from triolet.sampling_params import SamplingParams
 
 __all__ = ["LLMEngine"]
@@ -170,7 +170,7 @@ class LLMEngine:
         return outputs
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`. Raises RuntimeError while asleep."""
+        """Go on after :meth:`pause`. Raises ConflictError while asleep."""
         self._open_core().resume()
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> list[RequestOutput]:
@@ -231,7 +231,7 @@ class LLMEngine:
         core = self._open_core()
         with self.exclusive.held():
             state = prepare(request_id=request_id)
-            _send(core, state.requests)
+            core.add(*state.requests)
             self._outputs.add(state)
             self._states[request_id] = state
 
@@ -244,7 +244,8 @@ class LLMEngine:
         for core_id in item.orders.aborts:
             core.abort(core_id)
         try:
-            _send(core, item.orders.additions)
+            if item.orders.additions:
+                core.add(*item.orders.additions)
         except RequestError as exc:
             return self._settle(core, self._outputs.fail(item.state, exc, time.monotonic()))
         if item.output is None:
@@ -252,14 +253,3 @@ class LLMEngine:
         if item.output.is_finished:
             del self._states[item.state.head.request_id]
         return [item.output]
-
-
-def _send(core: EngineCore, requests: Sequence[Request]) -> None:
-    """All of them or, where the core refuses one, none."""
-    for index, request in enumerate(requests):
-        try:
-            core.add(request)
-        except RequestError:
-            for sent in requests[:index]:
-                core.abort(sent.request_id)
-            raise

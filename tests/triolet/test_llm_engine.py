@@ -10,7 +10,13 @@ import pytest
 from tests.fakes import FakeRunner, fake_core_factory
 
 from triolet import EngineArgs, FinishReason, LLMEngine, RequestOutput, SamplingParams
-from triolet.errors import EngineDeadError, InvalidRequestError, PromptTooLongError, UsageError
+from triolet.errors import (
+    ConflictError,
+    EngineDeadError,
+    InvalidRequestError,
+    PromptTooLongError,
+    UsageError,
+)
 from triolet.plan import StepPlan
 from triolet.request import RequestOptions
 
@@ -261,7 +267,7 @@ class TestControl:
         assert bool(runner.missing) == (level > 0)
         assert engine.sleep(2) == []
         assert runner.missing == {"weights", "kv_cache"}
-        with pytest.raises(RuntimeError, match="wake_up"):
+        with pytest.raises(ConflictError, match="wake_up"):
             engine.resume()
         engine.wake_up(["kv_cache"])
         assert engine.is_sleeping

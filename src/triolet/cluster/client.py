@@ -43,8 +43,11 @@ class EngineClient(Protocol):
         """Start no further step; return once the one under way has ended and its outputs are handed on."""
         ...
 
-    def add(self, request: Request) -> None:
-        """Queue a request; never blocks. Raises OverloadedError or PromptTooLongError."""
+    def add(self, *requests: Request) -> None:
+        """Queue requests that belong together, all of them or none; never blocks.
+
+        Raises OverloadedError or PromptTooLongError.
+        """
         ...
 
     def abort(self, request_id: int) -> None:
@@ -65,15 +68,16 @@ class EngineClient(Protocol):
         """Start no further request; requests are accepted and wait. Return when nothing is computed any more.
 
         ``abort`` ends all requests with what they have, ``wait`` lets those that have begun finish, ``keep``
-        freezes them. ``clear_cache`` forgets computed prefixes; frozen requests are then computed anew.
-        Raises InvalidRequestError for an unknown mode, RuntimeError when resumed before it was complete.
+        freezes them; ``abort`` and ``keep`` also complete a ``wait`` under way. ``clear_cache`` forgets
+        computed prefixes; frozen requests are then computed anew.
+        Raises InvalidRequestError for an unknown mode, ConflictError when resumed before it was complete.
 
         Cancellation: the engine stays paused.
         """
         ...
 
     async def resume(self) -> None:
-        """Go on after a pause. Raises RuntimeError while asleep."""
+        """Go on after a pause. Raises ConflictError while asleep."""
         ...
 
     async def sleep(self, level: int, mode: PauseMode) -> None:

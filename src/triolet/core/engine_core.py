@@ -18,7 +18,7 @@ from triolet.args import EngineArgs
 from triolet.core.accounts import Accounts
 from triolet.core.containment import does_work, execute_contained
 from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
-from triolet.errors import EngineDeadError, OverloadedError
+from triolet.errors import ConflictError, EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
@@ -91,14 +91,21 @@ class EngineCore:
 
     # ------------------------------------------------------------------ requests
 
-    def add(self, request: Request) -> None:
-        """Queue a request. Raises OverloadedError (queue full) or PromptTooLongError (never fits)."""
+    def add(self, *requests: Request) -> None:
+        """Queue requests that belong together, all of them or none.
+
+        Raises OverloadedError (queue full) or PromptTooLongError (never fits).
+        """
         try:
-            self._scheduler.add(request)
+            self._scheduler.add(*requests)
         except OverloadedError as exc:
             exc.retry_after = self._accounts.retry_after(self._scheduler.num_waiting)
             raise
-        self._accounts.added(request)
+        for request in requests:
+            self._accounts.added(request)
+            self._prepare(request)
+
+    def _prepare(self, request: Request) -> None:
         adjustments = request.adjustments
         if self._constraints is not None and adjustments is not None and adjustments.grammar is not None:
             self._constraints.prepare(adjustments.grammar)
@@ -193,9 +200,9 @@ class EngineCore:
         ]
 
     def resume(self) -> None:
-        """Go on after a pause. Raises RuntimeError while asleep."""
+        """Go on after a pause. Raises ConflictError while asleep."""
         if self._asleep:
-            raise RuntimeError("the engine sleeps; wake it with wake_up()")
+            raise ConflictError("the engine sleeps; wake it with wake_up()")
         self._is_paused = False
         self._scheduler.pause(Pause.NOTHING)
 

@@ -13,7 +13,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import anyio
@@ -23,7 +24,7 @@ from triolet.core.control import PauseMode, SleepPart, check_level, check_mode
 from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
-from triolet.errors import EngineDeadError
+from triolet.errors import ConflictError, EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
 from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
@@ -74,6 +75,7 @@ class CoreService:
         self._quiet_changed: anyio.Event | None = None
         self._deadline_changed = Wakeup()
         self._control = anyio.Lock()
+        self._num_resumed = 0
         self._waiting_since: dict[int, float] = {}
         self._busy_since: float | None = None
         self.num_steps = 0
@@ -142,12 +144,13 @@ class CoreService:
 
     # ------------------------------------------------------------------ what a front end calls
 
-    def add(self, request: Request) -> None:
-        """Queue a request; never blocks. Raises OverloadedError or PromptTooLongError."""
-        self.core.add(request)
+    def add(self, *requests: Request) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        self.core.add(*requests)
         if self.core.seconds_to_deadline() is not None:
             self._deadline_changed.set()
-        self._waiting_since[request.request_id] = time.monotonic()
+        now = time.monotonic()
+        self._waiting_since.update((request.request_id, now) for request in requests)
         self._work.set()
 
     def abort(self, request_id: int) -> None:
@@ -207,19 +210,20 @@ class CoreService:
     async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         check_mode(mode)
-        async with self._control:
+        async with self._overtaking(mode):
             await self._pause(mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         self.core.resume()
+        self._num_resumed += 1
         self._go_on()
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         check_level(level)
         check_mode(mode)
-        async with self._control:
+        async with self._overtaking(mode):
             await self._pause(mode, clear_cache=level > 0)
             self.core.fall_asleep(level)
             if level > 0:
@@ -245,15 +249,33 @@ class CoreService:
         self._work.set()
         self._note_change()
 
-    async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
+    @asynccontextmanager
+    async def _overtaking(self, mode: PauseMode) -> AsyncIterator[None]:
+        """In turn, but what a ``wait`` under way waits for is stopped at once: both pauses are then complete.
+
+        Raises ConflictError when the engine was resumed before its turn came.
+        """
+        if mode != "wait" and self._control.locked():
+            self._begin_pause(mode)
+        num_resumed = self._num_resumed
+        async with self._control:
+            if self._num_resumed != num_resumed:
+                raise _resumed_early()
+            yield
+
+    def _begin_pause(self, mode: PauseMode) -> None:
         self._end_early(self.core.pause(mode))
         self._work.set()  # after ``keep``, ``wait`` has those that were frozen finish
+        self._note_change()
+
+    async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
+        self._begin_pause(mode)
         while not self.core.is_quiet:
             if self._is_stopped:
                 raise EngineDeadError("the engine stopped before its pause was complete")
             await self._wait_for_change()
             if not self.core.is_paused:
-                raise RuntimeError("the engine was resumed before its pause was complete")
+                raise _resumed_early()
         if clear_cache:
             self.core.reset_prefix_cache(reset_running_requests=True)
 
@@ -343,3 +365,7 @@ class CoreService:
             self._waiting_since.pop(output.request_id, None)
         self._outputs.extend(outputs)
         self._output_arrived.set()
+
+
+def _resumed_early() -> ConflictError:
+    return ConflictError("the engine was resumed before its pause was complete")

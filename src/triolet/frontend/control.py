@@ -45,17 +45,18 @@ class EngineControl(ABC):
         """Compute nothing more, and return when nothing is. New requests are accepted and wait.
 
         ``abort`` ends all requests with what they have, finish reason ``abort``; ``wait`` lets those that
-        have begun finish; ``keep`` freezes them, and they go on where they were. ``clear_cache`` forgets the
+        have begun finish; ``keep`` freezes them, and they go on where they were. ``abort`` and ``keep`` also
+        complete a ``wait`` under way. ``clear_cache`` forgets the
         prefixes computed so far; what was frozen is then computed anew, with the same outcome.
 
-        Raises InvalidRequestError for an unknown mode, RuntimeError when resumed before it was complete.
+        Raises InvalidRequestError for an unknown mode, ConflictError when resumed before it was complete.
 
         Cancellation: the engine stays paused.
         """
         await self._serving()[0].pause(mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
-        """Go on after :meth:`pause`. Raises RuntimeError while asleep."""
+        """Go on after :meth:`pause`. Raises ConflictError while asleep."""
         await self._serving()[0].resume()
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:

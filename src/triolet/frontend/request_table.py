@@ -20,7 +20,7 @@ from triolet.frontend.collector import RequestOutputCollector
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.stream import RequestStream
-from triolet.request import Request, TokenOutput
+from triolet.request import TokenOutput
 
 __all__ = ["RequestTable"]
 
@@ -50,7 +50,7 @@ class RequestTable:
         self._collectors[state] = collector
         self._outputs.add(state)  # before it is sent, so that no output can come too early
         try:
-            self._send(state.requests)
+            self._client.add(*state.requests)
         except BaseException:
             self._outputs.discard(state)
             del self._collectors[state]
@@ -100,21 +100,14 @@ class RequestTable:
         while self.num_requests:
             await self._request_ended.wait()
 
-    def _send(self, requests: Sequence[Request]) -> None:
-        for index, request in enumerate(requests):
-            try:
-                self._client.add(request)
-            except BaseException:
-                for sent in requests[:index]:
-                    self._client.abort(sent.request_id)
-                raise
-
     def _obey(self, item: ProcessedOutput) -> None:
         """Tell the core what it has to be told; a request that it then refuses to go on with has failed."""
         for core_id in item.orders.aborts:
             self._client.abort(core_id)
+        if not item.orders.additions:
+            return
         try:
-            self._send(item.orders.additions)
+            self._client.add(*item.orders.additions)
         except RequestError as exc:
             failed = self._outputs.fail(item.state, exc.with_traceback(None), time.monotonic())
             self._obey(failed)

@@ -128,21 +128,26 @@ class Scheduler:
             num_accepted_tokens=self._speculator.num_accepted_tokens,
         )
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def add(self, *requests: Request) -> None:
+        """Queue requests that belong together, all of them or none.
 
-        Raises :class:`OverloadedError` when the queue is full, :class:`PromptTooLongError` when the request
-        could not end even with the whole cache to itself, :class:`InvalidRequestError` when it is empty.
+        Raises :class:`OverloadedError` when the queue is full, :class:`PromptTooLongError` when one of them
+        could not end even with the whole cache to itself, :class:`InvalidRequestError` when one is empty.
         """
-        assert request.request_id not in self._table
-        max_length = self.config.max_length_of(request)
+        assert not any(request.request_id in self._table for request in requests)
+        max_lengths = [self.config.max_length_of(request) for request in requests]
+        self._check_room(len(requests))
+        self._check_queued_tokens(sum(len(request.prompt_token_ids) for request in requests))
+        for request, max_length in zip(requests, max_lengths, strict=True):
+            self._table.waiting.add(Sequence(request, max_length, self._speculator.start()))
+
+    def _check_room(self, num_requests: int) -> None:
         limit = self.config.max_num_queued_requests
-        if self.num_waiting >= limit:
+        if self.num_waiting + num_requests > limit:
             raise OverloadedError(
-                f"{limit} requests are waiting already (--max-num-queued-requests); try again later"
+                f"{self.num_waiting} requests are waiting already, and with {num_requests} more they would "
+                f"exceed {limit} (--max-num-queued-requests); try again later"
             )
-        self._check_queued_tokens(len(request.prompt_token_ids))
-        self._table.waiting.add(Sequence(request, max_length, self._speculator.start()))
 
     def _check_queued_tokens(self, num_tokens: int) -> None:
         num_waiting, limit = self._table.waiting.num_prompt_tokens, self.config.max_num_queued_tokens

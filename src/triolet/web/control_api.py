@@ -5,8 +5,7 @@ Paths, parameters and answers are those of vLLM where it has them. Knows nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import anyio
@@ -14,7 +13,7 @@ from msgspec import Meta, Struct
 from quart import Blueprint, Response, request
 
 from triolet.core.control import PauseMode, SleepPart
-from triolet.errors import ConflictError, InvalidRequestError
+from triolet.errors import InvalidRequestError
 from triolet.web.admission import Admission
 from triolet.web.answer import json_response
 from triolet.web.body import decode_json, read_body
@@ -76,19 +75,17 @@ def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     async def pause() -> Response:
         query = _Query("mode", "clear_cache")
         require_serving(engine)
-        with _conflicts():
-            await engine.pause(
-                query.choice("mode", get_args(PauseMode), "abort"),
-                clear_cache=query.flag("clear_cache", default=True),
-            )
+        await engine.pause(
+            query.choice("mode", get_args(PauseMode), "abort"),
+            clear_cache=query.flag("clear_cache", default=True),
+        )
         return json_response({"status": "paused"})
 
     @blueprint.post("/resume")
     async def resume() -> Response:
         _Query()
         require_serving(engine)
-        with _conflicts():
-            await engine.resume()
+        await engine.resume()
         return json_response({"status": "resumed"})
 
     @blueprint.get("/is_paused")
@@ -101,19 +98,17 @@ def _add_sleep_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     async def sleep() -> Response:
         query = _Query("level", "mode")
         require_serving(engine)
-        with _conflicts():
-            await engine.sleep(
-                int(query.choice("level", ("0", "1", "2"), "1")),
-                query.choice("mode", get_args(PauseMode), "abort"),
-            )
+        await engine.sleep(
+            int(query.choice("level", ("0", "1", "2"), "1")),
+            query.choice("mode", get_args(PauseMode), "abort"),
+        )
         return json_response({"status": "sleeping"})
 
     @blueprint.post("/wake_up")
     async def wake_up() -> Response:
         tags = _Query("tags").choices("tags", get_args(SleepPart))
         require_serving(engine)
-        with _conflicts():
-            await engine.wake_up(tags or None)
+        await engine.wake_up(tags or None)
         return json_response({"status": "asleep" if engine.is_sleeping else "awake"})
 
     @blueprint.get("/is_sleeping")
@@ -161,12 +156,3 @@ class _Query:
                 f"{name}: must be one of {', '.join(choices)}, got {value!r:.60}", param=name
             )
         return value
-
-
-@contextmanager
-def _conflicts() -> Iterator[None]:
-    """What the engine cannot do in the state that it is in is the caller's to know."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise ConflictError(f"{error}") from error

@@ -14,10 +14,12 @@ from triolet.request import Request, RequestOptions, TokenOutput
 __all__ = ["collect", "hold", "request", "said", "start"]
 
 
-def request(request_id: int, *, max_tokens: int = 4, **options: Any) -> Request:
+def request(
+    request_id: int, *, max_tokens: int = 4, prompt: tuple[int, ...] = (1, 2, 3), **options: Any
+) -> Request:
     return Request(
         request_id=request_id,
-        prompt_token_ids=(1, 2, 3),
+        prompt_token_ids=prompt,
         max_tokens=max_tokens,
         seed=0,
         options=RequestOptions(**options),

@@ -9,7 +9,7 @@ from tests.fakes import FakeRunner, fake_core
 
 from triolet.args import EngineArgs
 from triolet.core.engine_core import EngineCore, build_core
-from triolet.errors import EngineDeadError, OverloadedError
+from triolet.errors import ConflictError, EngineDeadError, OverloadedError
 from triolet.plan import StepPlan
 from triolet.request import FinishReason, LogitsAdjustments, Request, RequestOptions, TokenOutput
 
@@ -305,7 +305,7 @@ class TestSleep:
         assert core.statistics().num_free_blocks == core.statistics().num_blocks
         core.add(request(2))
         assert core.step() == []
-        with pytest.raises(RuntimeError, match="wake_up"):
+        with pytest.raises(ConflictError, match="wake_up"):
             core.resume()
         for part in ("weights", "kv_cache"):
             assert core.is_sleeping

@@ -11,9 +11,10 @@ from tests.triolet.core.services import collect, hold, request, start
 
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
-from triolet.errors import EngineDeadError
+from triolet.errors import EngineDeadError, PromptTooLongError
 from triolet.plan import StepPlan
 from triolet.request import FinishReason
+from triolet.statistics import CoreStatistics
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [1, 2])]
 
@@ -65,6 +66,19 @@ async def test_abort_of_a_waiting_request_needs_no_step(depth: int) -> None:
         assert service.scheduler_statistics().num_waiting == 0
         runner.gate.set()
         await collect(service, 1)
+        task_group.cancel_scope.cancel()
+
+
+async def test_several_of_which_one_is_refused_leave_nothing_in_the_books(depth: int) -> None:
+    async with anyio.create_task_group() as task_group:
+        service = await start(task_group, FakeRunner(), depth)
+        with pytest.raises(PromptTooLongError):
+            service.add(request(1), request(2), request(3, prompt=(1,) * 600))
+        assert (service.core_statistics(), sum(service.cancel_latency.counts)) == (CoreStatistics(), 0)
+        assert service.scheduler_statistics().num_waiting == 0
+        service.core.check_integrity()
+        service.add(request(1), request(2))
+        assert len(await collect(service, 2)) == 2
         task_group.cancel_scope.cancel()
 
 

@@ -15,9 +15,10 @@ from tests.fakes import FakeRunner, fake_core
 from tests.triolet.core.services import collect, hold, request, said, start
 
 from triolet.args import EngineArgs
+from triolet.core.control import PauseMode
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
-from triolet.errors import EngineDeadError, InvalidRequestError
+from triolet.errors import ConflictError, EngineDeadError, InvalidRequestError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("depth", [1, 2])]
 
@@ -172,7 +173,7 @@ class TestControl:
             async def pause() -> None:
                 try:
                     await service.pause("wait")
-                except RuntimeError as exc:
+                except ConflictError as exc:
                     failures.append(str(exc))
 
             task_group.start_soon(pause)
@@ -180,6 +181,56 @@ class TestControl:
             await service.resume()
             await anyio.wait_all_tasks_blocked()
             assert failures == ["the engine was resumed before its pause was complete"]
+            runner.gate.set()
+            assert said((await collect(service, 1))[1]) == "defgLENGTH"
+            task_group.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("is_falling_asleep", [False, True])
+    @pytest.mark.parametrize("mode", ["abort", "keep"])
+    async def test_a_wait_under_way_holds_nobody_up(
+        self, depth: int, mode: PauseMode, is_falling_asleep: bool
+    ) -> None:
+        runner = FakeRunner()
+        complete = []
+        async with anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+            await hold(runner, service, request(1, max_tokens=400))
+
+            async def wait() -> None:
+                await (service.sleep(1, "wait") if is_falling_asleep else service.pause("wait"))
+                complete.append("wait")
+
+            async with anyio.create_task_group() as waiting:
+                waiting.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                threading.Timer(0.01, runner.gate.set).start()
+                await service.pause(mode)
+                complete.append(mode)
+            assert (sorted(complete), runner.num_steps) == (sorted(["wait", mode]), depth)
+            assert service.is_sleeping is is_falling_asleep
+            if mode == "abort":
+                assert said((await collect(service, 1))[1]).endswith("ABORT")
+            task_group.cancel_scope.cancel()
+
+    async def test_resuming_ends_the_pauses_that_wait_for_their_turn_as_well(self, depth: int) -> None:
+        runner = FakeRunner()
+        failures = []
+        async with anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+            await hold(runner, service, request(1))
+
+            async def pause(mode: PauseMode) -> None:
+                try:
+                    await service.pause(mode)
+                except ConflictError:
+                    failures.append(mode)
+
+            for mode in ("wait", "wait", "keep"):
+                task_group.start_soon(pause, mode)
+                await anyio.wait_all_tasks_blocked()
+            await service.resume()
+            await anyio.wait_all_tasks_blocked()
+            assert (sorted(failures), service.is_paused) == (["keep", "wait", "wait"], False)
             runner.gate.set()
             assert said((await collect(service, 1))[1]) == "defgLENGTH"
             task_group.cancel_scope.cancel()
@@ -220,7 +271,7 @@ class TestControl:
             if level:
                 await service.wake_up(["weights"])
                 assert runner.missing == {"kv_cache"}
-                with pytest.raises(RuntimeError, match="sleeps"):
+                with pytest.raises(ConflictError, match="sleeps"):
                     await service.resume()
             await service.wake_up()
             assert not service.is_paused

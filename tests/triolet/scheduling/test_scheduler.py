@@ -47,11 +47,26 @@ def test_a_full_queue_refuses() -> None:
     scheduler = Scheduler(make_config(max_num_queued_requests=2))
     scheduler.add(make_request(0, 1, 1))
     scheduler.add(make_request(1, 1, 1))
-    with pytest.raises(OverloadedError, match="2 requests are waiting") as caught:
+    with pytest.raises(OverloadedError, match="2 requests are waiting already, and with 1 more") as caught:
         scheduler.add(make_request(2, 1, 1))
     assert caught.value.status == 429
     scheduler.schedule()
     scheduler.add(make_request(2, 1, 1))
+
+
+def test_those_that_belong_together_are_taken_in_all_or_none() -> None:
+    scheduler = Scheduler(make_config(max_num_queued_requests=3, max_num_queued_tokens=10))
+    scheduler.add(make_request(0, 1, 1))
+    for refused in (
+        [make_request(number, 1, 1) for number in (1, 2, 3)],
+        [make_request(number, 5, 1) for number in (1, 2)],
+        [make_request(1, 1, 1), make_request(2, 9000, 1)],
+    ):
+        with pytest.raises((OverloadedError, PromptTooLongError)):
+            scheduler.add(*refused)
+    assert scheduler.num_waiting == 1
+    scheduler.add(make_request(1, 1, 1), make_request(2, 1, 1))
+    assert scheduler.num_waiting == 3
 
 
 def test_so_does_one_whose_prompts_are_too_long_together() -> None:

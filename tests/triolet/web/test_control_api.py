@@ -9,6 +9,7 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import request_bytes, serving
 
+from triolet.errors import ConflictError
 from triolet.web.control_api import CONTROL_ENDPOINTS
 
 pytestmark = pytest.mark.anyio
@@ -70,11 +71,21 @@ async def test_a_wrong_parameter_is_named(anyio_backend_name: str, call: str, pa
 
 async def test_what_the_engine_cannot_do_now_is_a_conflict(anyio_backend_name: str) -> None:
     engine = FakeEngine()
-    engine.conflict = RuntimeError("the engine is asleep; call wake_up")
+    engine.conflict = ConflictError("the engine is asleep; call wake_up")
     async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
         response = await running.client.post("/resume", headers=ADMIN)
     assert response.status_code == 409
     assert response.json()["error"]["message"] == "the engine is asleep; call wake_up"
+
+
+@pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/wake_up"])
+async def test_a_failure_of_the_engine_is_no_conflict(anyio_backend_name: str, path: str) -> None:
+    engine = FakeEngine()
+    engine.conflict = RuntimeError("CUDA error: device-side assert")
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        response = await running.client.post(path, headers=ADMIN)
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+    assert "CUDA" not in response.text
 
 
 @pytest.mark.parametrize(
