@@ -1,7 +1,8 @@
 """A base for parsers of text that comes in pieces: each is written as a generator that reads characters.
 
 A generator yields when it needs more text, and only then; nothing it decides depends on where pieces end.
-That is why any cutting of a text gives the same result. Knows no format.
+That is why any cutting of a text gives the same result. The work is linear in the text: what has been read
+leaves the window, and how much is held back and read again is bounded. Knows no format.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable, Generator
 from functools import cache
 from typing import TypeVar
 
-from triolet.text.parsed_text import ParsedText, ToolCallDelta
+from triolet.text.parsed_text import ParsedText, ToolCallDelta, fold_calls
 
-__all__ = ["IncrementalParser", "Parsing"]
+__all__ = ["HeldSpace", "IncrementalParser", "Parsing"]
 
 T = TypeVar("T")
 Parsing = Generator[None, None, T]
@@ -22,10 +23,38 @@ Parsing = Generator[None, None, T]
 
 MAX_NAME = 256
 """Longest key or name of a tool; a longer one is none."""
+MAX_HELD = 2**18
+"""Most characters that are held back until they turn out to be a call or none; then they are none."""
+MAX_REREAD = 2**18
+"""Characters of one text that are read again because they were no call; after that they are content as they
+stand, calls inside them as well."""
+MAX_STEP = 2**12
+"""Characters that are taken into the window at a time."""
 
 _SPACE = re.compile(r"\s*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _SCALAR = re.compile(r"[-+.\w]*")
+
+
+class HeldSpace:
+    """White space that waits for what follows it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+
+    def push(self, text: str) -> str:
+        """→ what was held and ``text``, without the white space at its end, which is held from here on."""
+        body = text.rstrip()
+        ready = self.take() + body if body else ""
+        if space := text[len(body) :]:
+            self._pieces.append(space)
+        return ready
+
+    def take(self) -> str:
+        """→ what is held, no longer."""
+        held = "".join(self._pieces)
+        self._pieces.clear()
+        return held
 
 
 class IncrementalParser(ABC):
@@ -35,10 +64,14 @@ class IncrementalParser(ABC):
         self._text = ""
         self._at = 0
         self._mark: int | None = None
+        self._kept: list[str] = []
+        self._num_kept_before = 0
+        self._num_reread = 0
         self._is_over = False
+        self._is_cut = False
         self._is_parsed = False
-        self._content = ""
-        self._reasoning = ""
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
         self._tool_calls: list[ToolCallDelta] = []
         self._machine = self._parse()
 
@@ -48,12 +81,11 @@ class IncrementalParser(ABC):
 
     def add(self, text: str) -> ParsedText:
         """Take the next piece; → what is new and certain."""
-        if text:
-            start = self._at if self._mark is None else self._mark
-            self._text = self._text[start:] + text
-            self._at -= start
-            self._mark = None if self._mark is None else 0
-            self._advance()
+        at = 0
+        while at < len(text):
+            size = min(MAX_STEP, MAX_HELD - self._num_kept)
+            self._take_in(text[at : at + size])
+            at += size
         return self._take_output()
 
     def finish(self) -> ParsedText:
@@ -62,36 +94,73 @@ class IncrementalParser(ABC):
         self._advance()
         return self._take_output()
 
+    def _take_in(self, text: str) -> None:
+        """Go on with ``text``; what has been read leaves the window, and is kept if it is marked."""
+        if self._mark is not None:
+            self._keep(self._text[self._mark : self._at])
+            self._mark = 0
+        self._text = self._text[self._at :] + text
+        self._at = 0
+        self._advance()
+        if self._num_kept == MAX_HELD:
+            self._is_cut = True
+            self._advance()
+            assert not self._is_cut, "what is cut off is no call, or a whole one"
+
+    def _keep(self, text: str) -> None:
+        self._kept.append(text)
+        self._num_kept_before += len(text)
+
+    @property
+    def _num_kept(self) -> int:
+        """Characters since the mark, those that are not read yet as well."""
+        return 0 if self._mark is None else self._num_kept_before + len(self._text) - self._mark
+
     def _advance(self) -> None:
         if not self._is_parsed:
             self._is_parsed = next(self._machine, self) is self
 
     def _take_output(self) -> ParsedText:
-        parsed = ParsedText(self._content, self._reasoning, tuple(self._tool_calls))
-        self._content = self._reasoning = ""
-        self._tool_calls = []
+        parsed = ParsedText(
+            "".join(self._content), "".join(self._reasoning), tuple(fold_calls(self._tool_calls))
+        )
+        self._content, self._reasoning, self._tool_calls = [], [], []
         return parsed
 
     # ---- where to come back to
 
     def _begin(self) -> None:
         """Keep the text from here on, for :meth:`_go_back`."""
+        self._commit()
         self._mark = self._at
 
     def _commit(self) -> None:
         """What was read is what it seemed to be."""
-        self._mark = None
+        self._mark, self._num_kept_before, self._is_cut = None, 0, False
+        self._kept.clear()
 
-    def _go_back(self) -> None:
-        """Read again from where :meth:`_begin` was called."""
+    def _since_mark(self) -> str:
+        """What was read since :meth:`_begin` was called."""
         assert self._mark is not None, "nothing was begun"
-        self._at, self._mark = self._mark, None
+        return "".join([*self._kept, self._text[self._mark : self._at]])
+
+    def _go_back(self) -> str:
+        """Read again from where :meth:`_begin` was called; → what is too much to read again, else nothing."""
+        text = self._since_mark()
+        if self._num_reread + len(text) <= MAX_REREAD:
+            self._num_reread += len(text)
+            if self._kept:
+                self._text, self._at = text + self._text[self._at :], len(text)
+            self._at -= len(text)
+            text = ""
+        self._commit()
+        return text
 
     # ---- reading
 
     def _more(self) -> Parsing[bool]:
-        """Wait for more text; False where there will be none."""
-        if self._is_over:
+        """Wait for more text; False where there will be none, or no more is held back."""
+        if self._is_over or self._is_cut:
             return False
         yield
         return True
@@ -138,14 +207,14 @@ class IncrementalParser(ABC):
 
     def _matching(self, pattern: re.Pattern[str]) -> Parsing[str]:
         """Read a run of characters, each of which ``pattern`` repeats."""
-        read = ""
+        read: list[str] = []
         while True:
             found = pattern.match(self._text, self._at)
             assert found is not None, "the pattern matches nothing as well"
-            read += found.group()
+            read.append(found.group())
             self._at = found.end()
             if self._at < len(self._text) or not (yield from self._more()):
-                return read
+                return "".join(read)
 
     def _space(self) -> Parsing[str]:
         return (yield from self._matching(_SPACE))
@@ -154,8 +223,8 @@ class IncrementalParser(ABC):
         """A short text before one of ``markers``, and which it was; None if there is none near."""
         pattern = _alternatives(markers)
         limit = MAX_NAME + max(map(len, markers))
-        while not (found := pattern.search(self._text, self._at)):
-            if len(self._text) - self._at > limit or not (yield from self._more()):
+        while not (found := pattern.search(self._text, self._at, self._at + limit)):
+            if len(self._text) - self._at >= limit or not (yield from self._more()):
                 return "", None
         name = self._text[self._at : found.start()]
         if len(name) > MAX_NAME:
@@ -182,7 +251,7 @@ class IncrementalParser(ABC):
         depth, is_in_string, is_escaped = 0, False, False
         while True:
             start = self._at
-            for character in self._text[start:]:
+            for character in self._text[start : start + MAX_STEP]:
                 self._at += 1
                 if is_escaped:
                     is_escaped = False
@@ -195,8 +264,8 @@ class IncrementalParser(ABC):
                 if depth == 0 and not is_in_string:
                     emit(self._text[start : self._at])
                     return True
-            emit(self._text[start:])
-            if not (yield from self._more()):
+            emit(self._text[start : self._at])
+            if self._at == len(self._text) and not (yield from self._more()):
                 return False
 
 

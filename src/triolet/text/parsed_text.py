@@ -5,6 +5,7 @@ Knows no format in which a model writes them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,12 +73,16 @@ class ChainedParser:
         return self._tools.has_called
 
 
-def fold_calls(deltas: list[ToolCallDelta]) -> list[ToolCallDelta]:
-    """Whole calls, by index."""
-    calls: dict[int, ToolCallDelta] = {}
+def fold_calls(deltas: Iterable[ToolCallDelta]) -> list[ToolCallDelta]:
+    """One for each call, by index."""
+    by_index: dict[int, list[ToolCallDelta]] = {}
     for delta in deltas:
-        known = calls.get(delta.index, ToolCallDelta(delta.index))
-        calls[delta.index] = ToolCallDelta(
-            delta.index, known.id or delta.id, known.name or delta.name, known.arguments + delta.arguments
-        )
-    return [calls[index] for index in sorted(calls)]
+        by_index.setdefault(delta.index, []).append(delta)
+    return [_sum(by_index[index]) for index in sorted(by_index)]
+
+
+def _sum(deltas: list[ToolCallDelta]) -> ToolCallDelta:
+    """All news of one call as one."""
+    call_id = next((delta.id for delta in deltas if delta.id), None)
+    name = next((delta.name for delta in deltas if delta.name), None)
+    return ToolCallDelta(deltas[0].index, call_id, name, "".join(delta.arguments for delta in deltas))

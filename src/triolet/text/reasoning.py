@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triolet.text.incremental import IncrementalParser, Parsing
+from triolet.text.incremental import HeldSpace, IncrementalParser, Parsing
 
 __all__ = ["REASONING_FORMATS", "ReasoningFormat", "ReasoningParser", "find_reasoning_format"]
 
@@ -57,7 +57,7 @@ class ReasoningParser(IncrementalParser):
     def __init__(self, form: ReasoningFormat, *, is_open: bool) -> None:
         self._form = form
         self._is_open = is_open
-        self._held_space = ""
+        self._held_space = HeldSpace()
         super().__init__()
 
     def _parse(self) -> Parsing[None]:
@@ -68,14 +68,11 @@ class ReasoningParser(IncrementalParser):
             yield from self._until((self._form.closing,), self._add_reasoning)
             yield from self._space()
         else:
-            self._content += space
+            self._content.append(space)
         while (yield from self._peek()):
-            self._content += self._text[self._at :]
+            self._content.append(self._text[self._at :])
             self._at = len(self._text)
 
     def _add_reasoning(self, text: str) -> None:
         """White space at the end waits until something follows it."""
-        text = self._held_space + text
-        reasoning = text.rstrip()
-        self._held_space = text[len(reasoning) :]
-        self._reasoning += reasoning
+        self._reasoning.append(self._held_space.push(text))

@@ -59,7 +59,9 @@ class EventStream:
     """The body of a streamed answer, an asynchronous iterator of bytes. Leaving it aborts the generation.
 
     ``ping_interval`` seconds after the last bytes there is a ping, whatever the engine does: outputs may hold
-    nothing to tell yet, as while a call is read. A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
+    nothing to tell yet, as while a call is read.
+
+    A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
     """
 
     def __init__(

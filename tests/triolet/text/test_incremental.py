@@ -11,13 +11,13 @@ class Names(IncrementalParser):
     def _parse(self) -> Parsing[None]:
         while (yield from self._peek()):
             name, marker = yield from self._name_until((";",))
-            self._content += f"<{name}|{marker}>"
-            if marker is None or not (yield from self._value(self._keep)):
-                self._content += "!"
+            self._content.append(f"<{name}|{marker}>")
+            if marker is None or not (yield from self._value(self._think)):
+                self._content.append("!")
                 self._at = len(self._text)
 
-    def _keep(self, text: str) -> None:
-        self._reasoning += text
+    def _think(self, text: str) -> None:
+        self._reasoning.append(text)
 
 
 def read(text: str, size: int) -> tuple[str, str]:

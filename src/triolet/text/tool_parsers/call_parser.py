@@ -7,16 +7,19 @@ follows is its arguments, handed out as the model writes them, and so the same s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from triolet.text.incremental import IncrementalParser, Parsing
+from triolet.text.incremental import HeldSpace, IncrementalParser, Parsing
 from triolet.text.parsed_text import ParsedText, ToolCallDelta
 
-__all__ = ["CallParser", "json_object"]
+__all__ = ["CallParser", "json_object", "json_text"]
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 OTHER_KEYS = ("type", "id")
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def json_object(text: str) -> dict[str, Any] | None:
@@ -28,6 +31,16 @@ def json_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def json_text(value: Any) -> str:
+    """``value`` as JSON. Raises ValueError for what JSON has no number for."""
+    return _as_unicode(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _as_unicode(text: str) -> str:
+    """JSON in which half a character is an escape, as models write it: no UTF-8 has one."""
+    return _LONE_SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+
+
 class CallParser(IncrementalParser):
     """``tools``: the schemas of the parameters by name. ``new_id`` makes the id of a call."""
 
@@ -36,8 +49,8 @@ class CallParser(IncrementalParser):
         self._new_id = new_id
         self._num_calls = 0
         self._num_complete = 0
-        self._arguments = ""
-        self._held_space = ""
+        self._arguments: list[str] = []
+        self._held_space = HeldSpace()
         super().__init__()
 
     @property
@@ -47,46 +60,37 @@ class CallParser(IncrementalParser):
 
     def finish(self) -> ParsedText:
         parsed = IncrementalParser.finish(self)
-        return parsed if self._num_calls else parsed + ParsedText(self._held_space)
+        return parsed if self._num_calls else parsed + ParsedText(self._held_space.take())
 
     # ---- what was found
 
     def _say(self, text: str) -> None:
         """Content. White space waits for what follows: beside a call it is none."""
-        text = self._held_space + text
-        content = text.rstrip()
-        self._held_space = text[len(content) :]
-        self._content += content
+        self._content.append(self._held_space.push(text))
 
     def _reject(self, marker: str = "") -> None:
         """What began with ``marker`` is no call."""
-        self._say(marker)
-        self._go_back()
+        self._say(marker + self._go_back())
 
     def _announce(self, name: str) -> bool:
         """Begin a call; False, and nothing done, if there is no such tool."""
         if name not in self._tools:
             return False
         self._commit()
-        self._held_space = self._arguments = ""
+        self._held_space.take()
+        self._arguments = []
         self._tool_calls.append(ToolCallDelta(self._num_calls, self._new_id(), name))
         self._num_calls += 1
         return True
 
     def _add_arguments(self, text: str) -> None:
-        if not text:
-            return
-        self._arguments += text
-        index = self._num_calls - 1
-        last = self._tool_calls.pop() if self._tool_calls else ToolCallDelta(index)
-        if last.index != index:
-            self._tool_calls.append(last)
-            last = ToolCallDelta(index)
-        self._tool_calls.append(ToolCallDelta(index, last.id, last.name, last.arguments + text))
+        if text:
+            self._arguments.append(text)
+            self._tool_calls.append(ToolCallDelta(self._num_calls - 1, arguments=text))
 
     def _end_call(self) -> None:
         """The call has all its arguments; whether they are any good is seen here."""
-        self._num_complete += json_object(self._arguments) is not None
+        self._num_complete += json_object("".join(self._arguments)) is not None
 
     # ---- what formats share
 
@@ -129,8 +133,10 @@ class CallParser(IncrementalParser):
                 has_arguments = yield from self._read_arguments(emit)
                 if not has_arguments:
                     return is_announced
-            elif key not in OTHER_KEYS or not (yield from self._value(_ignore)):
-                return is_announced
+            else:
+                is_known = is_announced or key in OTHER_KEYS
+                if key is None or not is_known or not (yield from self._value(_ignore)):
+                    return is_announced
             yield from self._space()
             if not (yield from self._literal(",")):
                 break
@@ -159,6 +165,6 @@ def _ignore(text: str) -> None:
 def _decoded(text: str | None) -> str:
     """The text that a JSON string stands for; an ill-formed one stands for itself."""
     try:
-        return str(json.loads(text or '""'))
+        return _as_unicode(str(json.loads(text or '""')))
     except ValueError:
         return text or ""

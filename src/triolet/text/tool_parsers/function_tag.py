@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from triolet.text.incremental import Parsing
-from triolet.text.tool_parsers.call_parser import CallParser
+from triolet.text.tool_parsers.call_parser import CallParser, json_text
 from triolet.text.tool_parsers.tool_format import CallShape, ToolFormat
 
 __all__ = ["FUNCTION_TAG", "QWEN_CODER", "FunctionTagParser"]
@@ -20,6 +20,9 @@ __all__ = ["FUNCTION_TAG", "QWEN_CODER", "FunctionTagParser"]
 OUTER_BEGIN, OUTER_END = "<tool_call>", "</tool_call>"
 BEGIN, END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+ALTERNATIVES = ("anyOf", "oneOf")
+TYPE_OF = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+ANY_TYPE = frozenset({*TYPE_OF.values(), "null"})
 
 
 class FunctionTagParser(CallParser):
@@ -73,15 +76,41 @@ class FunctionTagParser(CallParser):
 
 
 def _as_json(text: str, schema: Any) -> str:
-    """A bare value as JSON: a string where the schema wants one or nothing else fits."""
+    """A bare value as JSON: a string where the schema allows one and not what it looks like otherwise, or
+    where nothing else fits."""
     text = text.removeprefix("\n").removesuffix("\n")
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind != "string":
-        try:
-            return json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(text, ensure_ascii=False)
+    types = _types_of(schema)
+    try:
+        value = json.loads(text)
+        if "string" not in types or _type_of(value) in types - {"string"}:
+            return json_text(value)
+    except (ValueError, RecursionError):
+        pass
+    return json_text(text)
+
+
+def _type_of(value: Any) -> str:
+    return "null" if value is None else TYPE_OF[type(value)]
+
+
+def _types_of(schema: Any) -> frozenset[str]:
+    """The types of values that a schema allows, as far as it says so itself."""
+    if not isinstance(schema, Mapping):
+        return ANY_TYPE
+    kinds = schema.get("type")
+    if isinstance(kinds, str | list):
+        types = frozenset([kinds] if isinstance(kinds, str) else filter(_is_text, kinds))
+        return types | {"integer"} if "number" in types else types
+    for keyword in ALTERNATIVES:
+        if isinstance(branches := schema.get(keyword), list) and branches:
+            return frozenset().union(*map(_types_of, branches))
+    if isinstance(values := schema.get("enum"), list):
+        return frozenset(map(_type_of, values))
+    return frozenset({_type_of(schema["const"])}) if "const" in schema else ANY_TYPE
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 QWEN_CODER = ToolFormat(

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from triolet.text.incremental import Parsing
-from triolet.text.tool_parsers.call_parser import CallParser
+from triolet.text.tool_parsers.call_parser import CallParser, json_text
 from triolet.text.tool_parsers.tool_format import CallShape, ToolFormat
 
 __all__ = ["FUNCTION_GEMMA", "GEMMA4", "GemmaParser"]
@@ -51,7 +51,7 @@ def _read(text: str) -> str | None:
         value, end = _value(text, 0)
         if not isinstance(value, dict) or text[end:].strip():
             return None
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return json_text(value)
     except (ValueError, RecursionError):
         return None
 

@@ -51,7 +51,7 @@ class HarmonyParser(CallParser):
             self._at -= len(START)
 
     def _think(self, text: str) -> None:
-        self._reasoning += text
+        self._reasoning.append(text)
 
 
 HARMONY = ToolFormat(

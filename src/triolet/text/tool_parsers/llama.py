@@ -7,12 +7,11 @@ calls with named literals, ``[weather(city="Oslo", days=2)]``; it is read when i
 from __future__ import annotations
 
 import ast
-import json
 import re
 from typing import Any
 
 from triolet.text.incremental import Parsing
-from triolet.text.tool_parsers.call_parser import CallParser
+from triolet.text.tool_parsers.call_parser import CallParser, json_text
 from triolet.text.tool_parsers.tool_format import CallShape, ToolFormat
 
 __all__ = ["LLAMA", "LlamaParser"]
@@ -53,21 +52,19 @@ class LlamaParser(CallParser):
         return True
 
     def _python_calls(self) -> Parsing[None]:
-        """The whole text is read at its end, unless it is none from its beginning."""
+        """All that is held is read at its end, unless it is none from its beginning."""
         self._at += 1
         yield from self._space()
         name, _ = yield from self._name_until(("(",))
         if name not in self._tools:
             self._reject()
             return
-        while len(self._text) <= MAX_PYTHON and (yield from self._more()):
-            pass
-        assert self._mark is not None, "it is kept until here"
-        calls = _read_python(self._text[self._mark :].strip().removeprefix(PYTHON_TAG))
+        while (yield from self._peek()):
+            self._at = len(self._text)
+        calls = _read_python(self._since_mark().strip().removeprefix(PYTHON_TAG))
         if not calls or any(name not in self._tools for name, _ in calls):
             self._reject()
             return
-        self._at = len(self._text)
         for name, arguments in calls:
             self._announce(name)
             self._add_arguments(arguments)
@@ -93,7 +90,7 @@ def _read_call(node: ast.expr) -> tuple[str, str]:
     arguments = {str(keyword.arg): _literal_of(keyword.value) for keyword in node.keywords if keyword.arg}
     if len(arguments) < len(node.keywords):
         raise ValueError("not only names, or one of them twice")
-    return ast.unparse(node.func), json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    return ast.unparse(node.func), json_text(arguments)
 
 
 def _literal_of(node: ast.expr) -> Any:

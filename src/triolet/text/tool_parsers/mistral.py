@@ -26,17 +26,21 @@ class MistralParser(CallParser):
                 self._reject(BEGIN)
 
     def _call_list(self) -> Parsing[bool]:
-        is_begun = False
+        """False, and none begun, for a list that does not begin with a call."""
+        yield from self._space()
+        if not (yield from self._call_object()):
+            return False
         while True:
-            yield from self._space()
-            if not (yield from self._call_object()):
-                return is_begun
-            is_begun = True
-            yield from self._space()
-            if not (yield from self._literal(",")):
-                yield from self._literal("]")
-                return True
             self._begin()
+            yield from self._space()
+            is_last = not (yield from self._literal(","))
+            if is_last and (yield from self._literal("]")):
+                self._commit()
+                return True
+            yield from self._space()
+            if is_last or not (yield from self._call_object()):
+                self._reject()
+                return True
 
     def _call_by_name(self) -> Parsing[bool]:
         name, marker = yield from self._name_until((CALL_ID, ARGUMENTS, "{"))

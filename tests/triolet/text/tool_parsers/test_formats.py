@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,3 +116,23 @@ def test_a_name_of_no_format_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--tool-call-parser") as caught:
         named_tool_format(name)
     assert caught.value.param == "tool_call_parser"
+
+
+HALF = "\\ud800"
+HALVES = {
+    "hermes": '<tool_call>{"name": "weather", "arguments": "{\\"city\\": \\"HALF\\"}"}</tool_call>',
+    "function": '<function=weather><parameter=days>["HALF"]</parameter></function>',
+    "gemma4": '<|tool_call>call:weather{"city": "HALF"}<tool_call|>',
+    "llama": "[weather(city='HALF')]",
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_a_character_stays_an_escape(name: str) -> None:
+    form = named_tool_format(name)
+    parsed, has_called = folded(new_parser(form), [HALVES[name].replace("HALF", HALF)])
+    (called,) = parsed.tool_calls
+    assert has_called
+    assert HALF in called.arguments
+    assert HALF in json.dumps(json.loads(called.arguments))
+    called.arguments.encode()

@@ -43,3 +43,11 @@ def test_arguments_come_while_they_are_written() -> None:
     assert [(call.name, call.arguments) for call in first.tool_calls] == [("weather", '{"ci')]
     second = parser.add('ty": ')
     assert [(call.id, call.arguments) for call in second.tool_calls] == [(None, 'ty": ')]
+
+
+def test_a_member_that_nobody_knows_is_passed_over_once_the_name_is_there() -> None:
+    for members in ('"why": ["x", {"y": "}"}], "arguments": {"city": "Oslo"}',
+                    '"arguments": {"city": "Oslo"}, "name": "stop", "parameters": {}'):  # fmt: skip
+        text = f'<tool_call>{{"name": "weather", {members}}}</tool_call>'
+        assert called(HERMES, text) == [("weather", '{"city": "Oslo"}')]
+        assert parse(HERMES, text + " Done.").content == " Done."

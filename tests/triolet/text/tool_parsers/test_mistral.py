@@ -23,3 +23,10 @@ def test_calls_by_name() -> None:
 def test_what_is_no_call_is_content() -> None:
     for text in ("[TOOL_CALLS]", "[TOOL_CALLS][1]", "[TOOL_CALLS]other[ARGS]{}", "[TOOL_CALLS]weather"):
         assert parse(MISTRAL, text).content == text
+
+
+def test_nothing_is_lost_of_a_call_in_a_list_that_turns_out_to_be_none() -> None:
+    first = '[TOOL_CALLS] [{"name": "stop", "arguments": {}}'
+    for rest in (' , {"nime": 1}]', ', {"name": "other", "arguments": {}}]', ", and so on", " and", ', {"na'):
+        parsed = parse(MISTRAL, first + rest)
+        assert ([call.name for call in parsed.tool_calls], parsed.content) == (["stop"], rest)
