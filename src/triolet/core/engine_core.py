@@ -288,10 +288,13 @@ class EngineCore:
 CoreFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineCore]
 
 
-def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineCore:
+def load_core(
+    args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None], *, num_sharing: int = 1
+) -> EngineCore:
     """Load the model and build a core around it, on the thread that will run its steps.
 
-    ``on_phase`` is told what is being done, again and again; what it raises ends the loading.
+    ``on_phase`` is told what is being done, again and again; what it raises ends the loading. ``num_sharing``
+    engines, this one among them, share the memory of the device.
     """
     on_phase("loading torch")
     from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
@@ -299,7 +302,7 @@ def load_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], Non
     from triolet.text.grammar_tokenizer import load_grammar_tokenizer
 
     constraints = GrammarConstraints(lambda: load_grammar_tokenizer(files, runner.vocab_size))
-    runner = ModelRunner.load(files, args, on_phase, constraints=constraints)
+    runner = ModelRunner.load(files, args, on_phase, constraints=constraints, num_sharing=num_sharing)
     return build_core(runner, args, constraints)
 
 

@@ -1,4 +1,4 @@
-"""The one place where asyncio and Trio are told apart: waking a loop from a thread, and within it.
+"""The one place where asyncio and Trio are told apart: how they are run, and how they are woken.
 
 Everything else in the package speaks AnyIO. This module knows nothing of engines or requests.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,16 @@ import anyio
 import sniffio
 import trio
 
-__all__ = ["LoopPoster", "Wakeup", "loop_poster"]
+__all__ = ["LoopPoster", "Wakeup", "backend_options", "loop_poster"]
 
 LoopPoster = Callable[[Callable[[], Any]], None]
+
+
+def backend_options(backend: str) -> dict[str, Any]:
+    """Options of :func:`anyio.run` for a backend: asyncio is run on uvloop where that is installed."""
+    if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
+        return {"use_uvloop": True}
+    return {}
 
 
 def loop_poster() -> LoopPoster:

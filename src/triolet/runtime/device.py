@@ -5,14 +5,11 @@ It turns options into choices and knows nothing of models or memory.
 
 from __future__ import annotations
 
-import math
-import os
-from pathlib import Path
-
 import torch
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
+from triolet.runtime.cores import num_available_cores
 from triolet_kernels.ops import preferred_dtype
 
 __all__ = ["choose_device", "choose_dtype", "choose_num_threads"]
@@ -45,16 +42,6 @@ def choose_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
     return preferred_dtype(device) if args.dtype == "auto" else DTYPES[args.dtype]
 
 
-def choose_num_threads(args: EngineArgs, *, quota_file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The number asked for, else the cores this process may use, by affinity and by its container's quota.
-
-    ``quota_file`` is the ``cpu.max`` of the control group (v2): microseconds of CPU, then of the period.
-    """
-    if args.num_threads is not None:
-        return args.num_threads
-    num_cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = quota_file.read_text().split()
-    except (OSError, ValueError):
-        return num_cores
-    return num_cores if quota == "max" else max(1, min(num_cores, math.ceil(int(quota) / int(period))))
+def choose_num_threads(args: EngineArgs) -> int:
+    """The number asked for, else one for each core that this process may use."""
+    return num_available_cores() if args.num_threads is None else args.num_threads

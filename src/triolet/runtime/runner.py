@@ -110,22 +110,30 @@ class ModelRunner:
         args: EngineArgs,
         on_phase: Callable[[str], None],
         constraints: Constraints | None = None,
+        num_sharing: int = 1,
     ) -> Self:
         """Load a model and try it out, telling ``on_phase`` what is being done.
 
         The phase is told again with every tensor; what is raised there ends the loading. ``constraints``
-        follow the grammars of requests; without them such requests fail.
+        follow the grammars of requests; without them such requests fail. ``num_sharing`` engines share the
+        memory of the device.
 
         Raises :class:`UsageError` for options that do not go with the machine or the model, and
         :class:`ModelLoadError` for files that cannot be used.
         """
         device = choose_device(args)
+
+        def available() -> int:
+            return available_memory(device) // num_sharing
+
         num_threads_before = torch.get_num_threads()
         torch.set_num_threads(choose_num_threads(args))
         try:
             on_phase("loading weights")
             with open_checkpoint(files) as checkpoint:
-                runner = cls._load_checkpoint(files, checkpoint, args, device, on_phase, constraints)
+                runner = cls._load_checkpoint(
+                    files, checkpoint, args, device, on_phase, constraints, available
+                )
             on_phase("warming up")
             runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
         except BaseException:
@@ -143,6 +151,7 @@ class ModelRunner:
         device: torch.device,
         on_phase: Callable[[str], None],
         constraints: Constraints | None,
+        available: Callable[[], int],
     ) -> Self:
         config = checkpoint.config
         dtype = choose_dtype(args, device)
@@ -158,7 +167,7 @@ class ModelRunner:
         fit = DraftFit.of(args, config, cache_config, on_phase)
         if fit is not None:
             cache_config = fit.share_cache(cache_config)
-        num_positions, _ = choose_sizes(args, config, cache_config, available_memory(device))
+        num_positions, _ = choose_sizes(args, config, cache_config, available_memory(device) // num_sharing)
         if fit is not None:
             fit.check_context(num_positions)
         ops = _select_ops(args, device)
@@ -169,7 +178,7 @@ class ModelRunner:
         if device.type == "cpu" and not ops.uses_torch_threads:
             torch.set_num_threads(1)
         on_phase("allocating KV cache")
-        max_model_len, num_blocks = choose_sizes(args, config, cache_config, available_memory(device))
+        max_model_len, num_blocks = choose_sizes(args, config, cache_config, available())
         logger.info(
             "model on %s in %s with %s kernels; context %d; KV cache %d MiB, %s blocks of %d tokens",
             device, str(dtype).removeprefix("torch."), ops.name, min(max_model_len, num_positions),

@@ -5,16 +5,15 @@ What a library may not do to its process is done here: the interpreter's switch 
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from typing import Any
 
 import anyio
 
 from triolet.args import ServeArgs
+from triolet.core.loop import backend_options
 from triolet.web.serve import serve
 
-__all__ = ["backend_options", "run"]
+__all__ = ["run"]
 
 SWITCH_INTERVAL_SECONDS = 1e-4
 """With Python's own 5 ms, a busy event loop delays each of the many operations in a step by that much."""
@@ -24,10 +23,3 @@ def run(args: ServeArgs) -> int:
     """Serve until told to stop; the exit code. Raises :class:`UsageError` for a port that is taken."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     return anyio.run(serve, args, backend=args.backend, backend_options=backend_options(args.backend))
-
-
-def backend_options(backend: str) -> dict[str, Any]:
-    """Options of :func:`anyio.run` for a backend."""
-    if backend == "asyncio" and importlib.util.find_spec("uvloop") is not None:
-        return {"use_uvloop": True}
-    return {}

@@ -1,14 +1,23 @@
 from __future__ import annotations
 
+import importlib.util
 import threading
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from triolet.core.loop import Wakeup, loop_poster
+from triolet.core.loop import Wakeup, backend_options, loop_poster
 
 pytestmark = pytest.mark.anyio
+
+
+def test_asyncio_uses_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert backend_options("asyncio") == {"use_uvloop": True}
+    assert backend_options("trio") == {}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert backend_options("asyncio") == {}
 
 
 async def test_a_thread_runs_a_callback_on_the_loop() -> None:

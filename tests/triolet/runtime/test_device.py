@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
+from triolet.runtime.cores import num_available_cores
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
 from triolet_kernels.ops import preferred_dtype
 
@@ -49,23 +47,6 @@ def test_dtype() -> None:
     assert raised.value.param == "dtype"
 
 
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [
-        (None, 8),
-        ("max 100000", 8),
-        ("250000 100000", 3),
-        ("50000 100000", 1),
-        ("9900000 100000", 8),
-        ("?", 8),
-    ],
-)
-def test_threads_by_affinity_and_quota(
-    quota: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    quota_file = tmp_path / "cpu.max"
-    if quota is not None:
-        quota_file.write_text(quota + "\n")
-    assert choose_num_threads(EngineArgs(), quota_file=quota_file) == expected
-    assert choose_num_threads(EngineArgs(num_threads=5), quota_file=quota_file) == 5
+def test_threads_are_as_many_as_cores_unless_given() -> None:
+    assert choose_num_threads(EngineArgs()) == num_available_cores()
+    assert choose_num_threads(EngineArgs(num_threads=5)) == 5

@@ -20,6 +20,7 @@ from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.models.source import local_files
 from triolet.plan import LayerGroup
+from triolet.runtime import runner as runner_module
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.runner import ModelRunner
 from triolet_kernels.ops import AttentionBatch
@@ -200,6 +201,19 @@ def test_auto_is_the_longest_context_that_the_cache_holds(
     assert runner.max_model_len == max_model_len
     assert runner.layer_groups == (LayerGroup(num_blocks=num_kv_blocks),)
     runner.close()
+
+
+def test_engines_that_share_the_memory_take_no_more_of_it_than_one(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "available_memory", lambda device: 2**24)
+    args = EngineArgs(device="cpu", kernels="reference", block_size=8, num_threads=1)
+    num_blocks = []
+    for num_sharing in (1, 2):
+        runner = ModelRunner.load(local_files(model_path), args, lambda phase: None, num_sharing=num_sharing)
+        num_blocks.append(runner.layer_groups[0].num_blocks)
+        runner.close()
+    assert num_blocks[0] == 2 * num_blocks[1]
 
 
 @pytest.mark.parametrize("max_model_len", [1, 2, 8, 256])

@@ -13,9 +13,9 @@ import anyio
 from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.args import ServeArgs
+from triolet.core.loop import backend_options
 from triolet.errors import ModelLoadError
 from triolet.web.listener import open_listener
-from triolet.web.loop import backend_options
 from triolet.web.serve import Server
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import Any
 
@@ -28,11 +27,3 @@ def test_the_server_runs_on_the_loop_asked_for(backend: Any, monkeypatch: pytest
     finally:
         sys.setswitchinterval(before)
     assert ran == [(backend, pytest.approx(loop.SWITCH_INTERVAL_SECONDS))]
-
-
-def test_asyncio_uses_uvloop_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    assert loop.backend_options("asyncio") == {"use_uvloop": True}
-    assert loop.backend_options("trio") == {}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert loop.backend_options("asyncio") == {}

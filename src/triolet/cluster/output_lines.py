@@ -1,0 +1,54 @@
+"""What a child process writes: passed on line by line, the last lines kept to tell why it died.
+
+This module knows no process and no event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable
+
+__all__ = ["OutputLines", "write_to_stderr"]
+
+NUM_LAST_LINES = 20
+MAX_LINE_BYTES = 8192
+
+
+class OutputLines:
+    """Cuts what is written into lines, at most so long, and hands each to ``on_line``."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self.last: deque[str] = deque(maxlen=NUM_LAST_LINES)
+        self._on_line = on_line
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take in bytes as they were written, in pieces of any size."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line)
+        while len(rest) > MAX_LINE_BYTES:
+            self._take(rest[:MAX_LINE_BYTES])
+            rest = rest[MAX_LINE_BYTES:]
+        self._rest = rest
+
+    def finish(self) -> None:
+        """Nothing more will come: what there is of a last line is one too."""
+        if self._rest:
+            self._take(self._rest)
+            self._rest = b""
+
+    def _take(self, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace").rstrip("\r")
+        self.last.append(text)
+        self._on_line(text)
+
+
+def write_to_stderr(line: str) -> None:
+    """Write a line to our own standard error; nothing where nobody can read it any more."""
+    with contextlib.suppress(OSError, ValueError):  # the other end is gone, or it is closed
+        if sys.stderr is not None:
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()

@@ -1,0 +1,41 @@
+"""What a child writes becomes lines."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.cluster.output_lines import MAX_LINE_BYTES, NUM_LAST_LINES, OutputLines, write_to_stderr
+
+
+@given(st.lists(st.text("ab \n", max_size=20)))
+def test_pieces_of_any_size_are_cut_into_the_same_lines(pieces: list[str]) -> None:
+    lines: list[str] = []
+    output = OutputLines(lines.append)
+    for piece in pieces:
+        output.feed(piece.encode())
+    output.finish()
+    *complete, rest = "".join(pieces).split("\n")
+    assert lines == complete + [rest] * bool(rest)
+    assert list(output.last) == lines[-NUM_LAST_LINES:]
+
+
+def test_a_line_without_an_end_is_cut_and_bytes_that_are_no_text_are_shown() -> None:
+    lines: list[str] = []
+    output = OutputLines(lines.append)
+    output.feed(b"x" * (2 * MAX_LINE_BYTES + 3))
+    output.feed(b"\xff\r\n")
+    output.finish()
+    assert lines == ["x" * MAX_LINE_BYTES, "x" * MAX_LINE_BYTES, "xxx\\xff"]
+
+
+def test_lines_go_to_standard_error_if_there_is_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_to_stderr("seen")
+    assert capsys.readouterr().err == "seen\n"
+    monkeypatch.setattr(sys, "stderr", None)
+    write_to_stderr("nobody to see it")
