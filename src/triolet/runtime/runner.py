@@ -167,7 +167,7 @@ class ModelRunner:
         fit = DraftFit.of(args, config, cache_config, on_phase)
         if fit is not None:
             cache_config = fit.share_cache(cache_config)
-        num_positions, _ = choose_sizes(args, config, cache_config, available_memory(device) // num_sharing)
+        num_positions, _ = choose_sizes(args, config, cache_config, available())
         if fit is not None:
             fit.check_context(num_positions)
         ops = _select_ops(args, device)
