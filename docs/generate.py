@@ -15,7 +15,7 @@ from triolet import errors
 from triolet.args import EngineArgs, ServeArgs
 from triolet.cli.options import Option, options_of
 from triolet.metrics import EngineCollector
-from triolet.statistics import EngineState, EngineStatistics, Histogram, SchedulerStatistics
+from triolet.statistics import EngineState, EngineStatistics, Histogram, RankStatistics
 
 __all__ = ["PAGES", "main"]
 
@@ -88,22 +88,20 @@ def _metrics_page() -> str:
         "# Metrics\n",
         _NOTE,
         "`GET /metrics` answers in the text format of Prometheus. Gauges and states are read from the",
-        "engine at the moment of the scrape. Beside these come the `process_…` metrics of the",
-        "Prometheus client.\n",
+        "engine at the moment of the scrape. The label `engine` is the rank of an engine core: each has its",
+        "own series, and theirs add up; one that does not answer within two seconds has what it told last.",
+        "Beside these come the `process_…` metrics of the Prometheus client.\n",
         "| name | type | labels | meaning |\n|---|---|---|---|",
     ]
     statistics = EngineStatistics(
         state=EngineState.READY,
-        scheduler=SchedulerStatistics(),
+        ranks=(RankStatistics(rank=0),),
         outcomes={"stop": 0},
-        num_steps=0,
         num_prompt_tokens=0,
         num_generated_tokens=0,
         time_to_first_token=Histogram(),
         inter_token_latency=Histogram(),
         request_latency=Histogram(),
-        cancel_latency=Histogram(),
-        step_duration=Histogram(),
     )
     for family in EngineCollector(statistics, model_name="m").collect():
         name = family.name + ("_total" if family.type == "counter" else "")

@@ -40,7 +40,7 @@ from triolet.frontend.preparation import Preparation
 from triolet.frontend.request_builder import num_items
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
-from triolet.frontend.snapshot import engine_statistics
+from triolet.frontend.snapshot import engine_health, engine_statistics, state_with_ranks
 from triolet.frontend.stream import LazyRequestStream, RequestStream
 from triolet.request import RequestOptions, RequestOutput
 from triolet.sampling_params import BeamSearchParams, SamplingParams
@@ -226,23 +226,27 @@ class Engine(EngineControl):
 
     @property
     def state(self) -> EngineState:
-        return self._state
+        return state_with_ranks(self._state, self._client)
 
     def health(self) -> EngineHealth:
         """State, progress and age of what is waiting, as of now."""
         is_starting = self._state is EngineState.STARTING
-        return EngineHealth(
-            state=self._state,
+        return engine_health(
+            self.state,
+            self._client,
             phase=self._phase if is_starting else None,
             phase_seconds=time.monotonic() - self._phase_began if is_starting else None,
-            last_step_age=self._client.last_step_age() if self._client else None,
-            oldest_waiting_age=self._client.oldest_waiting_age() if self._client else None,
             cause=None if self._cause is None else str(self._cause),
         )
 
     def statistics(self) -> EngineStatistics:
-        """An immutable snapshot, computed from live state."""
-        return engine_statistics(self._state, self._statistics, self._client)
+        """An immutable snapshot, computed from live state; see :meth:`refresh_statistics`."""
+        return engine_statistics(self.state, self._statistics, self._client)
+
+    async def refresh_statistics(self) -> None:
+        """Have :meth:`statistics` exact where engine cores run elsewhere, as far as they answer in time."""
+        if self._client is not None:
+            await self._client.refresh_statistics()
 
     # ------------------------------------------------------------------ requests
 

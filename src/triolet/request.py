@@ -140,6 +140,7 @@ class TokenOutput:
     """What one step produced for one request. The one with a ``finish_reason`` is the last.
 
     ``error_param``: the field of the request that is to blame for the ``error``; None where the engine is.
+    ``is_engine_dead``: the engine that ran the request has ended, of which ``error`` is the cause.
     ``num_cached_tokens``: how much of the prompt was found in the prefix cache. ``prompt_logprobs``: of the
     next tokens of the prompt after its first, where they were asked for.
     """
@@ -153,6 +154,7 @@ class TokenOutput:
     error_param: str | None = None
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    is_engine_dead: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,8 @@ This module knows nothing of Prometheus (see :mod:`triolet.metrics`), torch or a
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 __all__ = [
@@ -16,6 +17,9 @@ __all__ = [
     "EngineStatistics",
     "Histogram",
     "IterationStatistics",
+    "RankHealth",
+    "RankState",
+    "RankStatistics",
     "SchedulerStatistics",
     "count_histogram",
     "token_histogram",
@@ -33,9 +37,24 @@ class EngineState(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    DEGRADED = "degraded"
+    """A rank is not serving; the others are, if there are others."""
     DRAINING = "draining"
     STOPPED = "stopped"
     DEAD = "dead"
+
+
+class RankState(StrEnum):
+    """Where one engine core among several is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    """It finishes what it has and takes nothing new."""
+    DOWN = "down"
+    """It ended, or cannot be reached; it may come back."""
+    DEAD = "dead"
+    """It ended for good."""
 
 
 @dataclass(slots=True)
@@ -89,6 +108,17 @@ class SchedulerStatistics:
         """Share of KV blocks in use, 0 to 1."""
         return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
 
+    @staticmethod
+    def total(parts: Iterable[SchedulerStatistics]) -> SchedulerStatistics:
+        """Those of several schedulers as if they were one."""
+        parts = tuple(parts)
+        return SchedulerStatistics(
+            **{
+                one.name: sum(getattr(part, one.name) for part in parts)
+                for one in fields(SchedulerStatistics)
+            }
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationStatistics:
@@ -129,6 +159,59 @@ class CoreStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatistics:
+    """A snapshot of one engine core, wherever it runs: of a remote one, what was heard of it last.
+
+    ``cause``: why it ended the last time. ``num_restarts``: how often it was started again.
+    ``cancel_latency``: from a caller leaving to its slot and blocks being free. Ages are in seconds:
+    ``last_step_age`` since a step last ended, None when there is nothing to do; ``oldest_waiting_age`` of the
+    request longest without a token, None if there is none.
+    """
+
+    rank: int
+    state: RankState = RankState.READY
+    num_restarts: int = 0
+    cause: str | None = None
+    scheduler: SchedulerStatistics = field(default_factory=SchedulerStatistics)
+    core: CoreStatistics = field(default_factory=CoreStatistics)
+    num_steps: int = 0
+    step_duration: Histogram = field(default_factory=Histogram)
+    cancel_latency: Histogram = field(default_factory=Histogram)
+    is_paused: bool = False
+    is_sleeping: bool = False
+    last_step_age: float | None = None
+    oldest_waiting_age: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankHealth:
+    """What ``/health`` tells of one engine core."""
+
+    rank: int
+    state: RankState
+    num_running: int
+    num_waiting: int
+    kv_usage: float
+    num_restarts: int
+    last_step_age: float | None
+    cause: str | None
+
+    @classmethod
+    def of(cls, statistics: RankStatistics) -> RankHealth:
+        """The part of the statistics that tells how it does."""
+        return cls(
+            rank=statistics.rank,
+            state=statistics.state,
+            num_running=statistics.scheduler.num_running,
+            num_waiting=statistics.scheduler.num_waiting,
+            kv_usage=statistics.scheduler.kv_usage,
+            num_restarts=statistics.num_restarts,
+            last_step_age=statistics.last_step_age,
+            cause=statistics.cause,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHealth:
     """What ``/health`` tells. Ages are seconds; None where there is nothing to be old.
 
@@ -142,31 +225,42 @@ class EngineHealth:
     last_step_age: float | None = None
     oldest_waiting_age: float | None = None
     cause: str | None = None
+    ranks: tuple[RankHealth, ...] = ()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether new requests are taken."""
+        if self.state is EngineState.DEGRADED:
+            return any(rank.state is RankState.READY for rank in self.ranks)
+        return self.state is EngineState.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatistics:
     """A snapshot of an engine: gauges from live state, counters and histograms since it started.
 
-    ``outcomes`` counts ended requests by outcome: a finish reason, ``failed``, ``refused`` or
-    ``invalid``.
-    ``cancel_latency`` is the time from a caller leaving to its slot and blocks being free. ``params_…`` is
-    what requests asked for.
+    ``ranks``: its engine cores, one in the simplest case, none before there is one. ``outcomes`` counts ended
+    requests by outcome: a finish reason, ``failed``, ``refused`` or ``invalid``. ``params_…`` is what
+    requests asked for.
     """
 
     state: EngineState
-    scheduler: SchedulerStatistics
+    ranks: tuple[RankStatistics, ...]
     outcomes: dict[str, int]
-    num_steps: int
     num_prompt_tokens: int
     num_generated_tokens: int
     time_to_first_token: Histogram
     inter_token_latency: Histogram
     request_latency: Histogram
-    cancel_latency: Histogram
-    step_duration: Histogram
-    is_paused: bool = False
-    is_sleeping: bool = False
-    core: CoreStatistics = field(default_factory=CoreStatistics)
     params_n: Histogram = field(default_factory=count_histogram)
     params_max_tokens: Histogram = field(default_factory=token_histogram)
+
+    @property
+    def scheduler(self) -> SchedulerStatistics:
+        """Of all engine cores together."""
+        return SchedulerStatistics.total(rank.scheduler for rank in self.ranks)
+
+    @property
+    def num_steps(self) -> int:
+        """Of all engine cores together."""
+        return sum(rank.num_steps for rank in self.ranks)

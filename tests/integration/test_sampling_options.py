@@ -51,9 +51,9 @@ async def test_the_logprobs_of_the_prompt_are_those_of_transformers(engine: Engi
 
 async def test_continuations_share_what_is_computed_of_the_prompt(engine: Engine) -> None:
     await ask(engine, "x")
-    before = engine.statistics().core
+    before = engine.statistics().ranks[0].core
     output = await ask(engine, n=4, seed=3, temperature=1.0)
-    after = engine.statistics().core
+    after = engine.statistics().ranks[0].core
     assert len({tuple(item.token_ids) for item in output.outputs}) == 4
     num_whole = len(PROMPT) // 8 * 8
     computed = after.num_computed_prompt_tokens - before.num_computed_prompt_tokens

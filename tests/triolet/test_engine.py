@@ -189,7 +189,7 @@ class TestLeaving:
                 pass
             statistics = engine.statistics()
         assert statistics.scheduler.num_free_blocks == runner.num_blocks
-        assert sum(statistics.cancel_latency.counts) == 1
+        assert sum(statistics.ranks[0].cancel_latency.counts) == 1
         assert runner.num_steps == 2
 
     async def test_aborting_twice_or_after_the_end_does_nothing(self, byte_model: Path) -> None:

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.statistics import SECONDS_BUCKETS, Histogram, SchedulerStatistics
+from triolet.statistics import (
+    SECONDS_BUCKETS,
+    EngineHealth,
+    EngineState,
+    EngineStatistics,
+    Histogram,
+    RankHealth,
+    RankState,
+    RankStatistics,
+    SchedulerStatistics,
+)
 
 
 def test_bounds_rise() -> None:
@@ -44,3 +54,47 @@ def test_a_copy_goes_its_own_way() -> None:
 )
 def test_kv_usage(num_blocks: int, num_free: int, usage: float) -> None:
     assert SchedulerStatistics(num_blocks=num_blocks, num_free_blocks=num_free).kv_usage == usage
+
+
+def test_schedulers_add_up() -> None:
+    parts = [
+        SchedulerStatistics(num_running=3, num_blocks=8, num_free_blocks=2),
+        SchedulerStatistics(num_running=1, num_waiting=4, num_blocks=4, num_free_blocks=4),
+    ]
+    whole = SchedulerStatistics(num_running=4, num_waiting=4, num_blocks=12, num_free_blocks=6)
+    assert SchedulerStatistics.total(parts) == whole
+    assert SchedulerStatistics.total([]) == SchedulerStatistics()
+    ranks = tuple(
+        RankStatistics(rank=rank, scheduler=part, num_steps=rank + 1) for rank, part in enumerate(parts)
+    )
+    nothing = Histogram()
+    engine = EngineStatistics(
+        state=EngineState.READY,
+        ranks=ranks,
+        outcomes={},
+        num_prompt_tokens=0,
+        num_generated_tokens=0,
+        time_to_first_token=nothing,
+        inter_token_latency=nothing,
+        request_latency=nothing,
+    )
+    assert (engine.scheduler, engine.num_steps) == (whole, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "ranks", "is_serving"),
+    [
+        (EngineState.READY, [RankState.READY], True),
+        (EngineState.DEGRADED, [RankState.DOWN, RankState.READY], True),
+        (EngineState.DEGRADED, [RankState.DOWN, RankState.STARTING], False),
+        (EngineState.DEGRADED, [RankState.DRAINING], False),
+        (EngineState.DRAINING, [RankState.READY], False),
+        (EngineState.STARTING, [], False),
+        (EngineState.DEAD, [RankState.READY], False),
+    ],
+)
+def test_an_engine_serves_while_one_of_its_cores_does(
+    state: EngineState, ranks: list[RankState], is_serving: bool
+) -> None:
+    told = tuple(RankHealth.of(RankStatistics(rank=rank, state=one)) for rank, one in enumerate(ranks))
+    assert EngineHealth(state=state, ranks=told).is_serving is is_serving

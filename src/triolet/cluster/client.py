@@ -18,22 +18,25 @@ from triolet.core.engine_core import load_core
 from triolet.core.service import CoreService
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
-from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["ClientFactory", "EngineClient", "open_client"]
 
 
 class EngineClient(Protocol):
-    """The core as a front end sees it. All calls are made on the loop that runs :meth:`run`."""
+    """The core, or several alike, as a front end sees them: each of several is a *rank*.
 
-    num_steps: int
-    step_duration: Histogram
-    cancel_latency: Histogram
+    All calls are made on the loop that runs :meth:`run`.
+    """
 
     @property
     def max_model_len(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def num_ranks(self) -> int: ...
+    @property
+    def rank_states(self) -> tuple[RankState, ...]: ...
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Start the core, report started when it is ready, serve until cancelled, give everything back."""
@@ -106,13 +109,13 @@ class EngineClient(Protocol):
         """
         ...
 
-    def scheduler_statistics(self) -> SchedulerStatistics: ...
+    def rank_statistics(self) -> tuple[RankStatistics, ...]:
+        """What is known of each rank, in their order: exact in this process, else what was heard last."""
+        ...
 
-    def core_statistics(self) -> CoreStatistics: ...
-
-    def last_step_age(self) -> float | None: ...
-
-    def oldest_waiting_age(self) -> float | None: ...
+    async def refresh_statistics(self) -> None:
+        """Bring :meth:`rank_statistics` up to date, as far as the ranks answer in time."""
+        ...
 
 
 ClientFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineClient]

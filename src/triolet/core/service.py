@@ -27,7 +27,7 @@ from triolet.core.loop import Wakeup
 from triolet.errors import ConflictError, EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
-from triolet.statistics import CoreStatistics, Histogram, SchedulerStatistics
+from triolet.statistics import Histogram, RankState, RankStatistics
 
 __all__ = ["CoreService"]
 
@@ -45,7 +45,8 @@ class CoreService:
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
     steps may be under way at once: one where the device computes in the calling thread, two where it works
     on its own and the next plan can be made meanwhile. A request that leaves is out of the very next plan;
-    its blocks and slot are free once the plans already under way have ended.
+    its blocks and slot are free once the plans already under way have ended. ``rank``: which of several cores
+    this is.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class CoreService:
         load: Callable[[Callable[[str], None]], EngineCore],
         *,
         depth: int = 1,
+        rank: int = 0,
         on_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._load = load
         self._on_phase = on_phase
         self._is_abandoned = False
         self._depth = depth
+        self._rank = rank
         self._core: EngineCore | None = None
         self._thread = DeviceThread()
         self._work = Wakeup()
@@ -78,9 +81,9 @@ class CoreService:
         self._num_resumed = 0
         self._waiting_since: dict[int, float] = {}
         self._busy_since: float | None = None
-        self.num_steps = 0
-        self.step_duration = Histogram()
-        self.cancel_latency = Histogram()
+        self._num_steps = 0
+        self._step_duration = Histogram()
+        self._cancel_latency = Histogram()
 
     @property
     def core(self) -> EngineCore:
@@ -95,6 +98,14 @@ class CoreService:
     @property
     def vocab_size(self) -> int:
         return self.core.vocab_size
+
+    @property
+    def num_ranks(self) -> int:
+        return 1
+
+    @property
+    def rank_states(self) -> tuple[RankState, ...]:
+        return (RankState.STARTING if self._core is None else RankState.READY,)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Load, report started, then run steps until cancelled; give everything back on the way out.
@@ -163,7 +174,7 @@ class CoreService:
         if self._num_in_flight:
             self._leaving.append((self._last_planned, time.monotonic()))
         else:
-            self.cancel_latency.observe(0.0)
+            self._cancel_latency.observe(0.0)
         self._work.set()
         self._note_change()
 
@@ -180,19 +191,37 @@ class CoreService:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def scheduler_statistics(self) -> SchedulerStatistics:
-        return self._core.statistics() if self._core is not None else SchedulerStatistics()
+    def rank_statistics(self) -> tuple[RankStatistics, ...]:
+        """An exact snapshot of the one core that runs here."""
+        (state,) = self.rank_states
+        if self._core is None:
+            return (RankStatistics(rank=self._rank, state=state),)
+        return (
+            RankStatistics(
+                rank=self._rank,
+                state=state,
+                scheduler=self._core.statistics(),
+                core=self._core.core_statistics(),
+                num_steps=self._num_steps,
+                step_duration=self._step_duration.copy(),
+                cancel_latency=self._cancel_latency.copy(),
+                is_paused=self._core.is_paused,
+                is_sleeping=self._core.is_sleeping,
+                last_step_age=self._last_step_age(),
+                oldest_waiting_age=self._oldest_waiting_age(),
+            ),
+        )
 
-    def core_statistics(self) -> CoreStatistics:
-        return self._core.core_statistics() if self._core is not None else CoreStatistics()
+    async def refresh_statistics(self) -> None:
+        """Nothing: they are exact."""
 
-    def last_step_age(self) -> float | None:
+    def _last_step_age(self) -> float | None:
         """Seconds since a step last ended (or work began), None when there is nothing to do."""
         if self._busy_since is None or (self.core.is_paused and not self._num_in_flight):
             return None
         return time.monotonic() - self._busy_since
 
-    def oldest_waiting_age(self) -> float | None:
+    def _oldest_waiting_age(self) -> float | None:
         """Seconds that the request longest without a token has been here."""
         first = next(iter(self._waiting_since.values()), None)
         return None if first is None else time.monotonic() - first
@@ -336,7 +365,7 @@ class CoreService:
         def compute() -> StepResult:
             started = time.monotonic()
             result = self.core.execute(plan)
-            self.step_duration.observe(time.monotonic() - started)
+            self._step_duration.observe(time.monotonic() - started)
             return result
 
         return compute
@@ -351,11 +380,11 @@ class CoreService:
     def _commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         outputs = self.core.commit(plan, result)
         now = time.monotonic()
-        self.num_steps += 1
+        self._num_steps += 1
         self._num_in_flight -= 1
         self._busy_since = now if self.core.has_unfinished else None
         while self._leaving and self._leaving[0][0] <= plan.step_id:
-            self.cancel_latency.observe(now - self._leaving.popleft()[1])
+            self._cancel_latency.observe(now - self._leaving.popleft()[1])
         return outputs
 
     def _hand_on(self, outputs: list[TokenOutput]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from triolet.errors import EngineGenerateError, InvalidRequestError, TrioletError
+from triolet.errors import EngineDeadError, EngineGenerateError, InvalidRequestError, TrioletError
 from triolet.frontend.request_state import NO_ORDERS, CoreOrders, RequestState
 from triolet.request import FinishReason, RequestOutput, TokenOutput
 from triolet.statistics import Histogram, count_histogram, token_histogram
@@ -86,7 +86,7 @@ class OutputProcessor:
                 continue
             try:
                 orders = self._update(state, output, now)
-            except (EngineGenerateError, InvalidRequestError) as exc:
+            except (EngineDeadError, EngineGenerateError, InvalidRequestError) as exc:
                 processed += self._hand_out(state, touched.pop(state, NO_ORDERS))
                 # Without its frames, this one among them: they hold the list that will hold the error.
                 processed.append(self.fail(state, exc.with_traceback(None), now))
@@ -161,4 +161,6 @@ class OutputProcessor:
 def _failure(output: TokenOutput) -> TrioletError:
     if output.error_param is not None:
         return InvalidRequestError(str(output.error), param=output.error_param)
+    if output.is_engine_dead:
+        return EngineDeadError(f"the engine died: {output.error or 'unknown cause'}")
     return EngineGenerateError(f"the request failed in the engine: {output.error or 'unknown error'}")

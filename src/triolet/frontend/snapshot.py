@@ -1,39 +1,64 @@
-"""``engine_statistics``: the numbers of a front end and of its engine core in one immutable snapshot."""
+"""Immutable snapshots of a front end and its engine cores: state, health, numbers.
+
+This module knows neither HTTP nor how an engine starts and ends.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from triolet.cluster.client import EngineClient
 from triolet.frontend.output_processor import FrontendStatistics
-from triolet.statistics import (
-    CoreStatistics,
-    EngineState,
-    EngineStatistics,
-    Histogram,
-    SchedulerStatistics,
-)
+from triolet.statistics import EngineHealth, EngineState, EngineStatistics, RankHealth, RankState
 
-__all__ = ["engine_statistics"]
+__all__ = ["engine_health", "engine_statistics", "state_with_ranks"]
+
+
+def state_with_ranks(state: EngineState, client: EngineClient | None) -> EngineState:
+    """The state of an engine that is in ``state`` itself: degraded where not all of its cores serve."""
+    if state is EngineState.READY and client is not None and set(client.rank_states) != {RankState.READY}:
+        return EngineState.DEGRADED
+    return state
+
+
+def engine_health(
+    state: EngineState,
+    client: EngineClient | None,
+    *,
+    phase: str | None,
+    phase_seconds: float | None,
+    cause: str | None,
+) -> EngineHealth:
+    """With what is known of each core, and the greatest of their ages."""
+    ranks = () if client is None else client.rank_statistics()
+    return EngineHealth(
+        state=state,
+        phase=phase,
+        phase_seconds=phase_seconds,
+        last_step_age=_greatest(rank.last_step_age for rank in ranks),
+        oldest_waiting_age=_greatest(rank.oldest_waiting_age for rank in ranks),
+        cause=cause,
+        ranks=tuple(map(RankHealth.of, ranks)),
+    )
 
 
 def engine_statistics(
     state: EngineState, front: FrontendStatistics, client: EngineClient | None
 ) -> EngineStatistics:
-    """From live state; zeros for a core that is not there yet."""
+    """From live state; without cores while there is no client yet."""
     return EngineStatistics(
         state=state,
-        is_paused=client.is_paused if client else False,
-        is_sleeping=client.is_sleeping if client else False,
-        scheduler=client.scheduler_statistics() if client else SchedulerStatistics(),
-        core=client.core_statistics() if client else CoreStatistics(),
+        ranks=() if client is None else client.rank_statistics(),
         outcomes=dict(front.outcomes),
-        num_steps=client.num_steps if client else 0,
         num_prompt_tokens=front.num_prompt_tokens,
         num_generated_tokens=front.num_generated_tokens,
         time_to_first_token=front.time_to_first_token.copy(),
         inter_token_latency=front.inter_token_latency.copy(),
         request_latency=front.request_latency.copy(),
-        cancel_latency=client.cancel_latency.copy() if client else Histogram(),
-        step_duration=client.step_duration.copy() if client else Histogram(),
         params_n=front.params_n.copy(),
         params_max_tokens=front.params_max_tokens.copy(),
     )
+
+
+def _greatest(ages: Iterable[float | None]) -> float | None:
+    return max((age for age in ages if age is not None), default=None)

@@ -8,7 +8,6 @@ from quart import Blueprint, Response
 
 import triolet
 from triolet.metrics import CONTENT_TYPE, render_metrics
-from triolet.statistics import EngineState
 from triolet.web.answer import json_response
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -26,11 +25,11 @@ def add_operation_routes(blueprint: Blueprint, engine: ServingEngine, settings: 
 
     @blueprint.get("/ready")
     async def ready() -> Response:
-        """200 while new work is taken."""
+        """200 while new work is taken, by whichever ranks there are."""
         health = engine.health()
-        if health.state is EngineState.READY and not settings.is_leaving():
+        if health.is_serving and not settings.is_leaving():
             return json_response({"status": "ready"})
-        status = "draining" if health.state is EngineState.READY else health.state.value
+        status = "draining" if health.is_serving else health.state.value
         content = {"status": status, "phase": health.phase, "phase_seconds": health.phase_seconds}
         response = json_response(content, status=503)
         response.headers["Retry-After"] = "1"
@@ -38,18 +37,20 @@ def add_operation_routes(blueprint: Blueprint, engine: ServingEngine, settings: 
 
     @blueprint.get("/health")
     async def health() -> Response:
-        """The state in detail; 503 unless the engine serves."""
+        """The state in detail, of each rank too; 503 unless the engine serves."""
         health = engine.health()
-        return json_response(asdict(health), status=200 if health.state is EngineState.READY else 503)
+        return json_response(asdict(health), status=200 if health.is_serving else 503)
 
     @blueprint.get("/metrics")
     async def metrics() -> Response:
+        await engine.refresh_statistics()
         text = render_metrics(engine.statistics(), model_name=engine.model_names[0])
         return Response(text, content_type=CONTENT_TYPE)
 
     @blueprint.get("/load")
     async def load() -> Response:
         """How busy the engine is, for those who choose among servers."""
+        await engine.refresh_statistics()
         scheduler = engine.statistics().scheduler
         return json_response(
             {

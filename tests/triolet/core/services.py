@@ -10,8 +10,9 @@ from tests.fakes import FakeRunner, fake_core
 
 from triolet.core.service import CoreService
 from triolet.request import Request, RequestOptions, TokenOutput
+from triolet.statistics import RankStatistics
 
-__all__ = ["collect", "hold", "request", "said", "start"]
+__all__ = ["collect", "hold", "request", "said", "start", "statistics_of"]
 
 
 def request(
@@ -53,3 +54,9 @@ def said(outputs: list[TokenOutput]) -> str:
     text = "".join(chr(token) for output in outputs for token in output.token_ids)
     reason = outputs[-1].finish_reason
     return text + (reason.value.upper() if reason else "")
+
+
+def statistics_of(service: CoreService) -> RankStatistics:
+    """Of the one core there is."""
+    (statistics,) = service.rank_statistics()
+    return statistics

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 from tests.fakes import FakeRunner, fake_core
-from tests.triolet.core.services import collect, hold, request, start
+from tests.triolet.core.services import collect, hold, request, start, statistics_of
 
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
@@ -29,7 +29,7 @@ async def test_requests_run_to_their_end_on_one_thread(depth: int) -> None:
         for number, parts in outputs.items():
             tokens = [token for part in parts for token in part.token_ids]
             assert tokens == [ord("a") + (3 + i) % 26 for i in range(number + 1)]
-        assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+        assert statistics_of(service).scheduler.num_free_blocks == runner.num_blocks
         await service.stop()
         task_group.cancel_scope.cancel()
     assert len(runner.threads) == 1
@@ -43,13 +43,13 @@ async def test_a_request_that_leaves_is_free_when_the_steps_under_way_end(depth:
         service = await start(task_group, runner, depth)
         await hold(runner, service, request(1, max_tokens=100))
         service.abort(1)
-        assert service.scheduler_statistics().num_free_blocks < runner.num_blocks
+        assert statistics_of(service).scheduler.num_free_blocks < runner.num_blocks
         runner.gate.set()
         service.add(request(2, max_tokens=1))
         outputs = await collect(service, 1)
         assert set(outputs) == {2}
-        assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
-        assert sum(service.cancel_latency.counts) == 1
+        assert statistics_of(service).scheduler.num_free_blocks == runner.num_blocks
+        assert sum(statistics_of(service).cancel_latency.counts) == 1
         assert runner.num_steps <= depth + 1
         task_group.cancel_scope.cancel()
 
@@ -60,10 +60,10 @@ async def test_abort_of_a_waiting_request_needs_no_step(depth: int) -> None:
         service = await start(task_group, runner, depth)
         await hold(runner, service, request(1, max_tokens=1))
         service.add(request(2))
-        assert service.scheduler_statistics().num_waiting == 1
-        assert service.oldest_waiting_age() is not None
+        assert statistics_of(service).scheduler.num_waiting == 1
+        assert statistics_of(service).oldest_waiting_age is not None
         service.abort(2)
-        assert service.scheduler_statistics().num_waiting == 0
+        assert statistics_of(service).scheduler.num_waiting == 0
         runner.gate.set()
         await collect(service, 1)
         task_group.cancel_scope.cancel()
@@ -74,8 +74,9 @@ async def test_several_of_which_one_is_refused_leave_nothing_in_the_books(depth:
         service = await start(task_group, FakeRunner(), depth)
         with pytest.raises(PromptTooLongError):
             service.add(request(1), request(2), request(3, prompt=(1,) * 600))
-        assert (service.core_statistics(), sum(service.cancel_latency.counts)) == (CoreStatistics(), 0)
-        assert service.scheduler_statistics().num_waiting == 0
+        statistics = statistics_of(service)
+        assert (statistics.core, sum(statistics.cancel_latency.counts)) == (CoreStatistics(), 0)
+        assert statistics.scheduler.num_waiting == 0
         service.core.check_integrity()
         service.add(request(1), request(2))
         assert len(await collect(service, 2)) == 2
@@ -176,13 +177,14 @@ async def test_progress_is_visible(depth: int) -> None:
     runner = FakeRunner()
     async with anyio.create_task_group() as task_group:
         service = await start(task_group, runner, depth)
-        assert service.last_step_age() is None
+        assert statistics_of(service).last_step_age is None
         await hold(runner, service, request(1, max_tokens=1))
-        assert service.last_step_age() is not None
+        assert statistics_of(service).last_step_age is not None
         runner.gate.set()
         await collect(service, 1)
-        assert service.last_step_age() is None
-        assert service.num_steps == sum(service.step_duration.counts) == 1
+        assert statistics_of(service).last_step_age is None
+        statistics = statistics_of(service)
+        assert statistics.num_steps == sum(statistics.step_duration.counts) == 1
         task_group.cancel_scope.cancel()
 
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from anyio.abc import TaskGroup
 from tests.fakes import FakeRunner, fake_core
-from tests.triolet.core.services import collect, hold, request, said, start
+from tests.triolet.core.services import collect, hold, request, said, start, statistics_of
 
 from triolet.args import EngineArgs
 from triolet.core.control import PauseMode
@@ -54,7 +54,7 @@ class TestDeadlines:
             assert (anyio.current_time() - began, said(outputs[3])) == (1800, "TIMEOUT")
             outputs = await collect(service, 1)
             assert (anyio.current_time() - began, said(outputs[2])) == (3600, "TIMEOUT")
-            assert service.scheduler_statistics().num_waiting == 0
+            assert statistics_of(service).scheduler.num_waiting == 0
             runner.gate.set()
             assert said((await collect(service, 1))[1]) == "deLENGTH"
             task_group.cancel_scope.cancel()
@@ -66,11 +66,11 @@ class TestDeadlines:
             runner.gate.clear()
             service.add(request(1, max_tokens=50, timeout=60))
             assert said((await collect(service, 1))[1]) == "TIMEOUT"
-            assert service.scheduler_statistics().num_free_blocks < runner.num_blocks
+            assert statistics_of(service).scheduler.num_free_blocks < runner.num_blocks
             runner.gate.set()
             service.add(request(2, max_tokens=1))  # the clock would jump to its deadline while it computes
             assert said((await collect(service, 1))[2]) == "dLENGTH"
-            assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+            assert statistics_of(service).scheduler.num_free_blocks == runner.num_blocks
             assert runner.num_steps <= depth + 1
             await service.stop()
             task_group.cancel_scope.cancel()
@@ -88,7 +88,7 @@ class TestControl:
             outputs = await collect(service, 2)
             assert (said(outputs[1]), said(outputs[2])) == ("ABORT", "ABORT")
             assert service.is_paused
-            assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+            assert statistics_of(service).scheduler.num_free_blocks == runner.num_blocks
             service.add(request(2, max_tokens=1))
             await anyio.wait_all_tasks_blocked()
             await service.resume()
@@ -105,8 +105,8 @@ class TestControl:
             assert said((await collect(service, 1))[1]) == "defgLENGTH"
             service.add(request(2))
             await anyio.wait_all_tasks_blocked()
-            assert service.scheduler_statistics().num_waiting == 1
-            assert service.last_step_age() is None
+            assert statistics_of(service).scheduler.num_waiting == 1
+            assert statistics_of(service).last_step_age is None
             await service.resume()
             assert said((await collect(service, 1))[2]) == "defgLENGTH"
             task_group.cancel_scope.cancel()
@@ -121,7 +121,7 @@ class TestControl:
             service.abort(1)
             runner.gate.set()
             await service.pause("wait")
-            assert service.scheduler_statistics().num_free_blocks == runner.num_blocks
+            assert statistics_of(service).scheduler.num_free_blocks == runner.num_blocks
             task_group.cancel_scope.cancel()
 
     async def test_keep(self, depth: int) -> None:
@@ -133,8 +133,8 @@ class TestControl:
             await service.pause("keep", clear_cache=False)
             num_steps = runner.num_steps
             assert num_steps == depth
-            assert service.scheduler_statistics().num_running == 1
-            assert service.last_step_age() is None
+            assert statistics_of(service).scheduler.num_running == 1
+            assert statistics_of(service).last_step_age is None
             await service.resume()
             assert said((await collect(service, 1))[1]) == "defghijkLENGTH"
             task_group.cancel_scope.cancel()

@@ -72,7 +72,7 @@ async def test_pause_waits(engine: Engine) -> None:
 async def test_pause_keeps(engine: Engine, *, clear_cache: bool) -> None:
     first = await begin(engine, 50)
     await engine.pause("keep", clear_cache=clear_cache)
-    assert engine.statistics().is_paused
+    assert engine.statistics().ranks[0].is_paused
     assert engine.statistics().scheduler.num_running == (0 if clear_cache else 1)
     await engine.resume()
     assert await text_and_end(first) == (("defghijklmnopqrstuvwxyzabc" * 2)[:50], FinishReason.LENGTH)
@@ -83,7 +83,7 @@ async def test_sleep(engine: Engine, runner: FakeRunner, level: int) -> None:
     first = await begin(engine, 20)
     await engine.sleep(level, "keep")
     assert engine.is_sleeping
-    assert engine.statistics().is_sleeping
+    assert engine.statistics().ranks[0].is_sleeping
     assert bool(runner.missing) == (level > 0)
     await engine.wake_up(["weights"])
     assert engine.is_sleeping

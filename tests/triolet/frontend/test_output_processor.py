@@ -10,7 +10,7 @@ from triolet.errors import EngineDeadError, EngineGenerateError, InvalidRequestE
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
-from triolet.request import CompletionOutput, FinishReason
+from triolet.request import CompletionOutput, FinishReason, TokenOutput
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +103,18 @@ def test_a_failure_is_its_requests_own(processor: OutputProcessor, inputs: Input
     assert first_of(items[0]).finish_reason is FinishReason.ERROR
     assert processor.num_requests == 1
     assert processor.statistics.outcomes == {"failed": 1}
+
+
+def test_the_death_of_its_engine_is_told_apart_from_a_failure_of_its_own(
+    processor: OutputProcessor, inputs: InputProcessor
+) -> None:
+    _, core_id = add(processor, inputs)
+    died = TokenOutput(
+        request_id=core_id, finish_reason=FinishReason.ERROR, error="killed by SIGKILL", is_engine_dead=True
+    )
+    (item,) = processor.process([died], now=0.0)
+    assert isinstance(item.error, EngineDeadError)
+    assert "killed by SIGKILL" in item.error.message
 
 
 def test_a_failure_that_its_options_are_to_blame_for_names_one(

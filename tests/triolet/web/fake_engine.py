@@ -38,6 +38,8 @@ from triolet.statistics import (
     EngineState,
     EngineStatistics,
     Histogram,
+    RankHealth,
+    RankStatistics,
     SchedulerStatistics,
 )
 
@@ -213,6 +215,8 @@ class FakeEngine(FakeControl):
         self.aborted: list[str] = []
         self.submitted: list[tuple[Any, Params, dict[str, Any]]] = []
         self.num_open = 0
+        self.num_refreshed = 0
+        self.ranks: tuple[RankHealth, ...] = ()
         self._is_loading_held = is_loading_held
         self._break_with = break_with
         self._streams: dict[int, Any] = {}
@@ -264,22 +268,24 @@ class FakeEngine(FakeControl):
             phase="loading weights" if is_starting else None,
             phase_seconds=1.5 if is_starting else None,
             cause=None if self._death is None else str(self._death),
+            ranks=self.ranks,
         )
 
     def statistics(self) -> EngineStatistics:
+        scheduler = SchedulerStatistics(num_running=self.num_open, num_blocks=8, num_free_blocks=6)
         return EngineStatistics(
             state=self.state,
-            scheduler=SchedulerStatistics(num_running=self.num_open, num_blocks=8, num_free_blocks=6),
+            ranks=(RankStatistics(rank=0, scheduler=scheduler, num_steps=5),),
             outcomes={"stop": 3, "abort": len(self.aborted)},
-            num_steps=5,
             num_prompt_tokens=7,
             num_generated_tokens=11,
             time_to_first_token=Histogram(),
             inter_token_latency=Histogram(),
             request_latency=Histogram(),
-            cancel_latency=Histogram(),
-            step_duration=Histogram(),
         )
+
+    async def refresh_statistics(self) -> None:
+        self.num_refreshed += 1
 
     # ---- requests
 

@@ -7,6 +7,7 @@ from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import serving
 
 import triolet
+from triolet.statistics import EngineState, RankHealth, RankState, RankStatistics
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +20,33 @@ async def test_a_server_that_serves_says_so(anyio_backend_name: str) -> None:
         assert (await running.client.get("/version")).json() == {"version": triolet.__version__}
         metrics = await running.client.get("/metrics")
     assert metrics.headers["Content-Type"].startswith("text/plain")
-    assert 'triolet_num_requests_running{model_name="fake/model"} 0.0' in metrics.text
+    assert 'triolet_num_requests_running{engine="0",model_name="fake/model"} 0.0' in metrics.text
+
+
+async def test_numbers_are_brought_up_to_date_before_they_are_told(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name) as running:
+        for num_asked, path in enumerate(("/metrics", "/load"), start=1):
+            await running.client.get(path)
+            assert engine.num_refreshed == num_asked
+
+
+@pytest.mark.parametrize(("other", "status"), [(RankState.READY, 200), (RankState.STARTING, 503)])
+async def test_a_degraded_engine_serves_as_long_as_one_rank_does(
+    other: RankState, status: int, anyio_backend_name: str
+) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name) as running:
+        engine.state = EngineState.DEGRADED
+        down = RankStatistics(rank=0, state=RankState.DOWN, num_restarts=1, cause="killed by SIGKILL")
+        engine.ranks = (RankHealth.of(down), RankHealth.of(RankStatistics(rank=1, state=other)))
+        ready = await running.client.get("/ready")
+        assert ready.status_code == status
+        health = await running.client.get("/health")
+        assert (health.status_code, health.json()["state"]) == (status, "degraded")
+        told = health.json()["ranks"]
+        assert [rank["state"] for rank in told] == ["down", other.value]
+        assert told[0]["cause"] == "killed by SIGKILL"
 
 
 async def test_the_load_tells_how_busy_the_engine_is(anyio_backend_name: str) -> None:
