@@ -8,18 +8,22 @@ This module knows neither torch nor the web framework.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Literal
 
 from triolet.errors import UsageError
+from triolet.launch_shape import LaunchShape, derive_shape
+from triolet.option_fields import check_at_least, check_not_negative, check_types, option, usage_error
+from triolet.parallel_args import ParallelArgs
 
-__all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs", "choices_of", "flag_of"]
+__all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 MAX_NUM_THREADS = 1024
 """Far more threads than this end the process inside OpenMP, without a word that could be caught."""
+
+MAX_NUM_API_SERVERS = 64
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -30,115 +34,101 @@ SchedulingPolicy = Literal["fcfs", "priority"]
 LogprobsMode = Literal["raw", "processed"]
 Speculation = Literal["off", "ngram", "suffix", "draft"]
 
-KIND_NAMES: dict[Any, str] = {
-    str: "a non-empty string",
-    Path: "a path",
-    int: "an integer",
-    bool: "true or false",
-    float: "a number",
-    tuple[str, ...]: "a name or a list of names",
-    NoneType: "None",
-}
-
-
-def _option(default: Any, text: str, *, group: str, metavar: str | None = None) -> Any:
-    return field(default=default, metadata={"help": text, "group": group, "metavar": metavar})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineArgs:
+class EngineArgs(ParallelArgs):
     """Options of the engine."""
 
-    model: str = _option(
+    model: str = option(
         DEFAULT_MODEL,
         "Built-in short name, path of a GGUF file or of a Hugging Face directory, or id on the hub.",
         group="model",
     )
-    served_model_name: tuple[str, ...] = _option(
+    served_model_name: tuple[str, ...] = option(
         (), "Names that requests may use for the model; the model's own name if none.", group="model"
     )
-    revision: str | None = _option(
+    revision: str | None = option(
         None, "Branch, tag or commit of a hub id.", group="model", metavar="REVISION"
     )
-    cache_dir: Path | None = _option(
+    cache_dir: Path | None = option(
         None, "Folder for fetched models; ~/.cache/triolet if not given.", group="model", metavar="DIR"
     )
-    max_model_len: int | Literal["auto"] | None = _option(
+    max_model_len: int | Literal["auto"] | None = option(
         None, "Longest prompt plus output in tokens, or auto for the longest that fits in the memory; the "
         "model's own limit if not given.",
         group="model", metavar="N|auto",
     )  # fmt: skip
-    chat_template: Path | None = _option(
+    chat_template: Path | None = option(
         None, "Jinja file to use instead of the model's own chat template.", group="model", metavar="FILE"
     )
-    tool_call_parser: str | None = _option(
+    tool_call_parser: str | None = option(
         None, "Format in which the model calls tools, by name or as module:NAME; found in the chat template "
         "if not given.",
         group="model", metavar="NAME",
     )  # fmt: skip
-    reasoning_parser: str | None = _option(
+    reasoning_parser: str | None = option(
         None, "Format in which the model writes its reasoning, likewise.", group="model", metavar="NAME"
     )
-    dtype: Dtype = _option(
+    dtype: Dtype = option(
         "auto", "Number format of activations and KV cache; auto picks what the device is fast at.",
         group="device",
     )  # fmt: skip
-    device: Device = _option("auto", "Where the model runs; auto takes a GPU if any.", group="device")
-    kernels: Kernels = _option(
+    device: Device = option("auto", "Where the model runs; auto takes a GPU if any.", group="device")
+    kernels: Kernels = option(
         "auto", "auto picks the fastest kernels there are; reference is plain float32 torch.", group="device"
     )
-    num_threads: int | None = _option(
+    num_threads: int | None = option(
         None, "Threads of a CPU step; all cores available if not given.", group="device"
     )
-    block_size: int = _option(32, "Tokens in a KV block.", group="cache")
-    kv_cache_bytes: int | None = _option(
+    block_size: int = option(32, "Tokens in a KV block.", group="cache")
+    kv_cache_bytes: int | None = option(
         None, "Bytes for the KV cache; a share of the free memory if not given.", group="cache"
     )
-    num_kv_blocks: int | None = _option(
+    num_kv_blocks: int | None = option(
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
-    enable_prefix_caching: bool = _option(
+    enable_prefix_caching: bool = option(
         True, "Compute a prefix that prompts have in common once, and keep it while there is room.",
         group="cache",
     )  # fmt: skip
-    max_num_seqs: int = _option(64, "Most sequences in one step.", group="scheduling")
-    max_num_batched_tokens: int = _option(512, "Most tokens in one step.", group="scheduling")
-    long_prefill_token_threshold: int = _option(
+    max_num_seqs: int = option(64, "Most sequences in one step.", group="scheduling")
+    max_num_batched_tokens: int = option(512, "Most tokens in one step.", group="scheduling")
+    long_prefill_token_threshold: int = option(
         0, "Most tokens of one prompt in a step in which others generate; 0: learnt from how long steps "
         "take, so that a long prompt makes none take more than about two and a half times as long.",
         group="scheduling",
     )  # fmt: skip
-    scheduling_policy: SchedulingPolicy = _option(
+    scheduling_policy: SchedulingPolicy = option(
         "fcfs", "fcfs: first come, first served; priority: by the request's priority, lower first.",
         group="scheduling",
     )  # fmt: skip
-    max_num_queued_requests: int = _option(
+    max_num_queued_requests: int = option(
         1024, "Most waiting requests; further ones are refused with 429.", group="scheduling"
     )
-    max_num_queued_tokens: int = _option(
+    max_num_queued_tokens: int = option(
         2**20, "Most tokens in the prompts that wait; what would exceed it is refused with 429, unless "
         "nothing else waits.",
         group="scheduling",
     )  # fmt: skip
-    seed: int | None = _option(
+    seed: int | None = option(
         None, "Seed from which the seeds of requests that name none are derived; random if not given.",
         group="scheduling",
     )  # fmt: skip
-    logprobs_mode: LogprobsMode = _option(
+    logprobs_mode: LogprobsMode = option(
         "raw", "Report the model's own log-probabilities (raw), or those of the distribution sampled from "
         "(processed).",
         group="sampling",
     )  # fmt: skip
-    speculation: Speculation = _option(
+    speculation: Speculation = option(
         "off", "Where guesses at the next tokens come from: ngram or suffix look them up in the text so far, "
         "draft asks a smaller model.",
         group="speculation",
     )  # fmt: skip
-    num_speculative_tokens: int = _option(4, "Most guesses for a sequence in one step.", group="speculation")
-    draft_model: str | None = _option(
+    num_speculative_tokens: int = option(4, "Most guesses for a sequence in one step.", group="speculation")
+    draft_model: str | None = option(
         None, "The smaller model of --speculation draft, named as the model is.", group="speculation"
     )
-    log_stats_interval: float = _option(
+    log_stats_interval: float = option(
         10.0, "Seconds between two lines of statistics in the log while there is work; 0: none.",
         group="logging",
     )  # fmt: skip
@@ -148,32 +138,29 @@ class EngineArgs:
             names = getattr(self, name, ())
             if isinstance(names, str | list):
                 object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
-        for name in ("cache_dir", "chat_template", "api_key_file", "uds"):
+        for name in ("cache_dir", "chat_template", "api_key_file", "uds", "cluster_secret_file"):
             value = getattr(self, name, None)
             if isinstance(value, str | Path):
                 object.__setattr__(self, name, Path(value).expanduser())
         self._check()
 
     def _check(self) -> None:
-        _check_types(self)
-        for name in (
+        check_types(self)
+        check_at_least(self, 1, (
             "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
             "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "max_num_queued_tokens",
             "num_speculative_tokens",
-        ):  # fmt: skip
-            _check_positive(self, name)
-        for name in ("long_prefill_token_threshold", "log_stats_interval"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise _usage(self, name, "must be 0 or more")
+        ))  # fmt: skip
+        check_not_negative(self, ("long_prefill_token_threshold", "log_stats_interval"))
         if (self.speculation == "draft") != (self.draft_model is not None):
             raise UsageError(
                 "--speculation draft and --draft-model go together; give both or neither",
                 param="draft_model" if self.draft_model is None else "speculation",
             )
         if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
-            raise _usage(self, "num_threads", f"must be {MAX_NUM_THREADS} or less")
+            raise usage_error(self, "num_threads", f"must be {MAX_NUM_THREADS} or less")
         if self.block_size & (self.block_size - 1) or self.block_size < 8:
-            raise _usage(self, "block_size", "must be a power of two, 8 or more")
+            raise usage_error(self, "block_size", "must be a power of two, 8 or more")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise UsageError(
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) is below --max-num-seqs "
@@ -181,117 +168,83 @@ class EngineArgs:
                 "raise the first or lower the second",
                 param="max_num_batched_tokens",
             )
+        self._check_parallel()
+        self.launch_shape()
+
+    def launch_shape(self) -> LaunchShape:
+        """The processes that these options ask for."""
+        return derive_shape(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeArgs(EngineArgs):
     """Options of ``python -m server``: the engine's, and those of the HTTP server."""
 
-    host: str = _option("127.0.0.1", "Address to listen on.", group="http")
-    port: int = _option(8000, "Port to listen on; 0 picks a free one.", group="http")
-    uds: Path | None = _option(
+    headless: bool = option(
+        False, "Run engines without HTTP, for the head at --data-parallel-address.", group="http"
+    )
+    api_server_count: int | None = option(
+        None, "HTTP processes that share the port; 1 if not given.", group="http", metavar="N"
+    )
+    host: str = option("127.0.0.1", "Address to listen on.", group="http")
+    port: int = option(8000, "Port to listen on; 0 picks a free one.", group="http")
+    uds: Path | None = option(
         None, "Unix socket to listen on instead of an address and a port.", group="http", metavar="PATH"
     )
-    backend: Backend = _option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
-    api_key: str | None = _option(
+    backend: Backend = option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
+    api_key: str | None = option(
         None, "Key that requests must carry, or several with names: 'alice:key1 bob:key2'; TRIOLET_API_KEY "
         "in the environment if not given.",
         group="http",
     )  # fmt: skip
-    api_key_file: Path | None = _option(
+    api_key_file: Path | None = option(
         None, "File with further keys, their names and limits; read again whenever it changes.", group="http",
         metavar="FILE",
     )  # fmt: skip
-    admin_api_key: str | None = _option(
+    admin_api_key: str | None = option(
         None, "Key to the routes that control the engine, which are shut without one; "
         "TRIOLET_ADMIN_API_KEY in the environment if not given.",
         group="http",
     )  # fmt: skip
-    max_body_bytes: int = _option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
-    max_num_messages: int = _option(4096, "Most messages in one chat request; more is a 400.", group="http")
-    ping_interval: float = _option(
+    max_body_bytes: int = option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
+    max_num_messages: int = option(4096, "Most messages in one chat request; more is a 400.", group="http")
+    ping_interval: float = option(
         15.0, "Seconds between comments on a stream that produces nothing.", group="http"
     )
-    drain_lead_time: float = _option(
+    drain_lead_time: float = option(
         0.0, "Seconds between turning unready and refusing new work on SIGTERM.", group="http"
     )
-    shutdown_timeout: float = _option(
+    shutdown_timeout: float = option(
         30.0, "Seconds that requests under way may take to finish on SIGTERM.", group="http"
     )
-    cors_origin: tuple[str, ...] = _option(
+    cors_origin: tuple[str, ...] = option(
         (), "Origins whose pages may use the server in a browser, such as https://example.org; * is any.",
         group="http",
     )  # fmt: skip
-    access_log: AccessLogFormat = _option(
+    access_log: AccessLogFormat = option(
         "off", "A line for each request, without its content: method, path, status, seconds, id, name of the "
         "key, tokens.",
         group="http",
     )  # fmt: skip
-    log_level: Literal["debug", "info", "warning", "error"] = _option(
+    log_level: Literal["debug", "info", "warning", "error"] = option(
         "info", "Least severe messages that are logged.", group="http"
     )
 
     def _check(self) -> None:
         # Named, because a slotted dataclass is rebuilt and the zero-argument super() would miss it.
         EngineArgs._check(self)
-        for name in ("max_body_bytes", "max_num_messages"):
-            _check_positive(self, name)
+        check_at_least(self, 1, ("max_body_bytes", "max_num_messages"))
+        check_at_least(self, 0, ("api_server_count",))
+        if self.api_server_count is not None and self.api_server_count > MAX_NUM_API_SERVERS:
+            raise usage_error(self, "api_server_count", f"must be {MAX_NUM_API_SERVERS} or less")
         if not 0 <= self.port <= 65535:
-            raise _usage(self, "port", "must be in [0, 65535]")
+            raise usage_error(self, "port", "must be in [0, 65535]")
         for name in ("ping_interval", "drain_lead_time", "shutdown_timeout"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise _usage(self, name, "must be a number of seconds, 0 or more")
+                raise usage_error(self, name, "must be a number of seconds, 0 or more")
         if self.ping_interval == 0:
-            raise _usage(self, "ping_interval", "must be more than 0")
+            raise usage_error(self, "ping_interval", "must be more than 0")
 
-
-def flag_of(name: str) -> str:
-    """The command line flag of a field: ``max_num_seqs`` → ``--max-num-seqs``."""
-    return "--" + name.replace("_", "-")
-
-
-def _usage(args: EngineArgs, name: str, problem: str) -> UsageError:
-    return UsageError(f"{name} ({flag_of(name)}) {problem}, got {getattr(args, name)!r}", param=name)
-
-
-def _check_types(args: EngineArgs) -> None:
-    for name, hint in get_type_hints(type(args)).items():
-        value = getattr(args, name)
-        if not any(_is_a(value, kind) for kind in _kinds_of(hint)):
-            kinds = " or ".join(map(_name_of, _kinds_of(hint)))
-            raise _usage(args, name, f"must be {kinds}")
-
-
-def _name_of(kind: Any) -> str:
-    if get_origin(kind) is not Literal:
-        return KIND_NAMES[kind]
-    choices = get_args(kind)
-    return f"one of {', '.join(choices)}" if len(choices) > 1 else str(choices[0])
-
-
-def _kinds_of(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _is_a(value: object, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is_a(item, str) for item in value)
-    if kind is str:
-        return isinstance(value, str) and value != ""
-    if kind is bool:
-        return isinstance(value, bool)
-    return isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
-
-
-def _check_positive(args: EngineArgs, name: str) -> None:
-    value = getattr(args, name)
-    if isinstance(value, int) and value < 1:
-        raise _usage(args, name, "must be 1 or more")
-
-
-def choices_of(cls: type[EngineArgs]) -> dict[str, tuple[str, ...]]:
-    """The fields that take one of a few values, with those values."""
-    hints = get_type_hints(cls)
-    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    def launch_shape(self) -> LaunchShape:
+        """The processes that these options ask for."""
+        return derive_shape(self, num_api_servers=self.api_server_count, is_headless=self.headless)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.args import DEFAULT_MODEL, EngineArgs, ServeArgs, choices_of, flag_of
+from triolet.args import DEFAULT_MODEL, EngineArgs, ServeArgs
 from triolet.errors import UsageError
+from triolet.option_fields import choices_of, flag_of
 
 NOT_POSITIVE: list[Any] = [0, -1, 1.0, 0.5, "8", True, math.nan, math.inf, [8]]
 NOT_A_STRING: list[Any] = ["", 5, True, b"x", Path("x"), ["x"]]
@@ -46,8 +47,29 @@ BAD: dict[str, list[Any]] = {
     "num_speculative_tokens": [*NOT_POSITIVE, None],
     "draft_model": NOT_A_STRING,
     "log_stats_interval": NOT_SECONDS,
+    "separate_engine": [None, 0, "yes"],
+    "data_parallel_size": [*NOT_POSITIVE, None, 1025],
+    "data_parallel_size_local": [-1, 2, 1.0, "1", True],
+    "data_parallel_start_rank": [-1, 1, 0.0, "0", True],
+    "data_parallel_rank": [0.0, "0", True, [0]],
+    "data_parallel_external_lb": [None, 0, "yes"],
+    "data_parallel_hybrid_lb": [None, 0, "yes"],
+    "data_parallel_address": NOT_A_STRING,
+    "data_parallel_rpc_port": [None, 0, -1, 65536, "5", True],
+    "tensor_parallel_size": [*NOT_POSITIVE, None, 1025],
+    "nnodes": [*NOT_POSITIVE, None, 1025],
+    "node_rank": [-1, 1, None, 0.0, "0", True],
+    "master_addr": [*NOT_A_STRING, None],
+    "master_port": [None, 0, -1, 65536, "5", True],
+    "cluster_secret_file": [5, True, b"x", ["x"]],
+    "cluster_join_timeout": [*NOT_SECONDS, 0],
+    "liveness_timeout": [*NOT_SECONDS, 0],
+    "engine_stall_timeout": [*NOT_SECONDS, 0],
+    "engine_restart_budget": [None, -1, 1.0, "8", True, math.nan],
 }
 BAD_FOR_SERVER: dict[str, list[Any]] = {
+    "headless": [None, 0, "yes"],
+    "api_server_count": [0, -1, 65, 1.0, "2", True],
     "host": [*NOT_A_STRING, None],
     "port": [None, "x", "8000", True, 80.0, -1, 65536, math.nan],
     "backend": [None, "curio", 1],

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Protocol
 
-from triolet.args import EngineArgs, flag_of
+from triolet.args import EngineArgs
 from triolet.cli.console import set_up_logging
 from triolet.cli.options import add_options, collect_options
 from triolet.errors import UsageError
+from triolet.option_fields import flag_of
 
 __all__ = [
     "DEFAULT_URL",

@@ -13,14 +13,17 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from triolet.args import EngineArgs, choices_of, flag_of
+from triolet.args import EngineArgs
 from triolet.errors import UsageError
+from triolet.option_fields import choices_of, flag_of
 
 __all__ = ["Option", "OptionParser", "add_options", "collect_options", "options_of"]
 
 Args = TypeVar("Args", bound=EngineArgs)
 
 UNIONS = (Union, UnionType)
+LAST_GROUPS = {"parallel": 1, "http": 2}
+"""Shown after the others; the fields of ``parallel`` are a base's, and would come first."""
 
 _METAVARS: dict[type, str] = {int: "N", float: "SECONDS", Path: "PATH"}
 
@@ -71,10 +74,11 @@ class Option:
 
 
 def options_of(cls: type[EngineArgs]) -> list[Option]:
-    """The options of a class, in the order of its fields."""
+    """The options of a class by group, in the order of their fields."""
     hints = get_type_hints(cls)
     choices = choices_of(cls)
-    return [_option(field, hints[field.name], choices.get(field.name)) for field in fields(cls)]
+    options = [_option(field, hints[field.name], choices.get(field.name)) for field in fields(cls)]
+    return sorted(options, key=lambda option: LAST_GROUPS.get(option.group, 0))
 
 
 def _option(field: Field[Any], hint: Any, choices: tuple[str, ...] | None) -> Option:

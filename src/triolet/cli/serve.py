@@ -9,6 +9,7 @@ import argparse
 
 from triolet.args import ServeArgs
 from triolet.cli.console import set_up_access_log, set_up_logging
+from triolet.cli.explain import explain
 from triolet.cli.options import add_options, collect_options
 from triolet.errors import UsageError
 
@@ -28,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="the model to serve, the same as --model",
     )
+    parser.add_argument(
+        "--explain", action="store_true", help="show processes and ports of these options, and start nothing"
+    )
     add_options(parser, ServeArgs)
 
 
@@ -46,6 +50,9 @@ def serve_args(namespace: argparse.Namespace) -> ServeArgs:
 
 def run(namespace: argparse.Namespace) -> int:
     args = serve_args(namespace)
+    if namespace.explain:
+        print(*explain(args), sep="\n")
+        return 0
     set_up_logging(args.log_level)
     if args.access_log != "off":
         set_up_access_log()

@@ -16,6 +16,7 @@ from triolet.args import EngineArgs
 from triolet.core.control import PauseMode, SleepPart
 from triolet.core.engine_core import load_core
 from triolet.core.service import CoreService
+from triolet.errors import UsageError
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState, RankStatistics
@@ -122,5 +123,13 @@ ClientFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], Engine
 
 
 def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineClient:
-    """The client that the arguments ask for; nothing is loaded before it runs."""
+    """The client that the arguments ask for; nothing is loaded before it runs.
+
+    Raises UsageError for a shape of several processes, which nothing starts yet.
+    """
+    shape = args.launch_shape()
+    if not shape.is_one_process or shape.tensor_parallel_size > 1:
+        raise UsageError(
+            f"engines in several processes ({shape.mode}) are not supported", param="data_parallel_size"
+        )
     return CoreService(partial(load_core, args, files), on_phase=on_phase)

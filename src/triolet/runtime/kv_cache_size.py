@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from triolet.args import EngineArgs, flag_of
+from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.models.config import ModelConfig
+from triolet.option_fields import flag_of
 from triolet.runtime.kv_cache import KVCacheConfig
 
 __all__ = ["choose_max_model_len", "choose_num_blocks", "choose_sizes"]
