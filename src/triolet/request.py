@@ -29,6 +29,7 @@ __all__ = [
 
 MAX_PRIORITY = 2**31 - 1
 MAX_KEY_LENGTH = 256
+MAX_RANK = 1023
 MAX_SECONDS = 86_400.0
 
 
@@ -55,6 +56,7 @@ class RequestOptions:
     different keys get equal shares. ``cache_salt``: the prefix cache is shared only with requests of the
     same salt. ``queue_timeout``, ``first_token_timeout``, ``timeout``: seconds from arrival until the first
     step, the first token, the end; a request that is late ends with what it has, finish reason ``timeout``.
+    ``data_parallel_rank``: which of several engines is to serve it; the least busy one if None.
     """
 
     priority: int = 0
@@ -63,6 +65,7 @@ class RequestOptions:
     queue_timeout: float | None = None
     first_token_timeout: float | None = None
     timeout: float | None = None
+    data_parallel_rank: int | None = None
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -75,6 +78,8 @@ class RequestOptions:
         for name in ("queue_timeout", "first_token_timeout", "timeout"):
             if getattr(self, name) is not None:
                 check_float(name, getattr(self, name), 0.0, MAX_SECONDS, is_low_open=True)
+        if self.data_parallel_rank is not None:
+            check_int("data_parallel_rank", self.data_parallel_rank, 0, MAX_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,7 @@ class InputProcessor:
             vocab_size=vocab_size,
             max_num_queued_requests=args.max_num_queued_requests,
             has_priorities=args.scheduling_policy == "priority",
+            served_ranks=args.launch_shape().served_ranks,
             seeds=SeedSource(args.seed),
         )
         return cls(

@@ -57,6 +57,7 @@ class RequestBuilder:
     vocab_size: int
     max_num_queued_requests: int
     has_priorities: bool
+    served_ranks: range
     seeds: SeedSource
     grammars: GrammarCompiler
     _ids: count[int] = field(default_factory=count)
@@ -151,12 +152,18 @@ class RequestBuilder:
         )
 
     def _options(self, options: RequestOptions, origin: Origin) -> RequestOptions:
-        """With what is left of the time-outs now. Raises InvalidRequestError for a priority."""
+        """With what is left of the time-outs now. Raises InvalidRequestError for what is not served here."""
         if options.priority and not self.has_priorities:
             raise InvalidRequestError(
                 "priority: this engine serves first come, first served; start it with "
                 "--scheduling-policy priority, or leave it out",
                 param="priority",
+            )
+        rank, ranks = options.data_parallel_rank, self.served_ranks
+        if rank is not None and rank not in ranks:
+            raise InvalidRequestError(
+                f"data_parallel_rank: must be a rank served here, {ranks[0]} to {ranks[-1]}, got {rank}",
+                param="data_parallel_rank",
             )
         time_outs = {name: value for name in TIME_OUTS if (value := getattr(options, name)) is not None}
         if not time_outs:

@@ -16,7 +16,7 @@ from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
 from triolet.web.chat_request import prepare_chat
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
-from triolet.web.headers import given_timeout
+from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
 from triolet.web.messages import check_num_messages
 from triolet.web.schema import ChatBody, decode_body
@@ -132,7 +132,7 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
             with body.blaming_its_own_fields():
                 check_num_messages(body.messages, settings.max_num_messages)
                 params, messages = body.params(), body.message_mappings()
-                options = body.options(caller_identity(body.user), given_timeout())
+                options = body.options(caller_identity(body.user), given_timeout(), given_rank())
             head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
             require_serving(engine)
             with body.blaming_its_own_fields():

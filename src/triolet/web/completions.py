@@ -13,7 +13,7 @@ from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
 from triolet.web.echo import Echo
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
-from triolet.web.headers import given_timeout
+from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import CompletionLogprobs, prompt_logprobs_of
 from triolet.web.schema import CompletionBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
@@ -85,7 +85,7 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
             params, prompts = body.params(), body.prompts()
-            options = body.options(caller_identity(body.user), given_timeout())
+            options = body.options(caller_identity(body.user), given_timeout(), given_rank())
             head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
             require_serving(engine)
         is_truncated = body.truncate_prompt_tokens is not None

@@ -1,4 +1,4 @@
-"""Request headers that mean something here: ``X-Request-Id`` and ``X-Request-Timeout``."""
+"""Request headers that mean something: ``X-Request-Id``, ``X-Request-Timeout``, ``X-data-parallel-rank``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from quart import request
 
 from triolet.errors import InvalidRequestError
-from triolet.request import MAX_SECONDS
+from triolet.request import MAX_RANK, MAX_SECONDS
 
-__all__ = ["given_request_id", "given_timeout"]
+__all__ = ["given_rank", "given_request_id", "given_timeout"]
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_RANK = re.compile(r"[0-9]{1,4}")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -34,3 +35,16 @@ def given_timeout() -> float | None:
             param="X-Request-Timeout",
         )
     return seconds
+
+
+def given_rank() -> int | None:
+    """The data parallel rank that is to serve the request. Raises :class:`InvalidRequestError`."""
+    given = request.headers.get("X-data-parallel-rank")
+    if given is None:
+        return None
+    if not _RANK.fullmatch(given) or int(given) > MAX_RANK:
+        raise InvalidRequestError(
+            f"X-data-parallel-rank: must be the number of a rank, 0 or more, got {given!r:.60}",
+            param="X-data-parallel-rank",
+        )
+    return int(given)

@@ -137,15 +137,15 @@ class GenerationBody(Struct, kw_only=True):
                 param="stream_options.continuous_usage_stats",
             )
 
-    def options(self, caller: str, timeout: float | None = None) -> RequestOptions:
+    def options(self, caller: str, timeout: float | None = None, rank: int | None = None) -> RequestOptions:
         """How to serve it; ``caller`` is who gets a fair share.
 
-        ``timeout`` is what a header asks for; the shorter one holds.
+        ``timeout`` and ``rank`` are what headers ask for; of two time-outs the shorter one holds.
         """
         given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
         if timeout is not None:
             given["timeout"] = min(timeout, given.get("timeout", timeout))
-        return RequestOptions(fairness_key=caller[:MAX_KEY_LENGTH], **given)
+        return RequestOptions(fairness_key=caller[:MAX_KEY_LENGTH], data_parallel_rank=rank, **given)
 
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:

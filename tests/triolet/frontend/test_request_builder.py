@@ -187,3 +187,12 @@ def test_long_lists_are_counted() -> None:
     assert num_items(SamplingParams()) == 0
     assert num_items(SamplingParams(bad_words=("abc", "de"), allowed_token_ids=range(10))) == 15
     assert num_items(BeamSearchParams(beam_width=2, max_tokens=2)) == 0
+
+
+def test_a_rank_is_one_that_is_served_here(byte_model: Path) -> None:
+    processor = input_processor(byte_model, data_parallel_size=3)
+    options = RequestOptions(data_parallel_rank=2)
+    assert new_request(processor, options=options).requests[0].options == options
+    with pytest.raises(InvalidRequestError, match="served here, 0 to 2, got 3") as caught:
+        new_request(processor, options=RequestOptions(data_parallel_rank=3))
+    assert caught.value.param == "data_parallel_rank"

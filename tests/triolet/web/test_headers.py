@@ -42,3 +42,22 @@ async def test_an_id_is_echoed_if_it_can_be(anyio_backend_name: str, given: str,
     async with serving(FakeEngine(), anyio_backend_name) as running:
         response = await running.client.get("/live", headers={"X-Request-Id": given})
     assert (response.headers["X-Request-Id"] == given) == is_echoed
+
+
+@pytest.mark.parametrize(("header", "rank"), [("0", 0), ("12", 12), (None, None)])
+async def test_a_rank_may_be_named(anyio_backend_name: str, header: str | None, rank: int | None) -> None:
+    engine = FakeEngine()
+    headers = {} if header is None else {"X-data-parallel-rank": header}
+    async with serving(engine, anyio_backend_name) as running:
+        for path, body in {"/v1/completions": {"prompt": "x"}, "/v1/chat/completions": CHAT}.items():
+            assert (await running.client.post(path, json=body, headers=headers)).status_code == 200
+    assert [asked["options"].data_parallel_rank for _, _, asked in engine.submitted] == [rank] * 2
+
+
+@pytest.mark.parametrize("header", ["", "-1", "one", "1.0", "1024", "9" * 400])
+async def test_a_rank_that_is_none_is_refused(anyio_backend_name: str, header: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        response = await running.client.post(
+            "/v1/chat/completions", json=CHAT, headers={"X-data-parallel-rank": header}
+        )
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "X-data-parallel-rank")
