@@ -272,11 +272,11 @@ def preferred_dtype(device: torch.device) -> torch.dtype:
     """
     import torch
 
-    from triolet_kernels.cpu.loader import LIBRARY_PATH
+    from triolet_kernels.cpu.loader import is_usable
 
     if device.type == "cpu":
         flags = _cpu_flags()
-        is_fast = flags & {"avx512_bf16", "amx_bf16"} or ("avx2" in flags and LIBRARY_PATH.exists())
+        is_fast = flags & {"avx512_bf16", "amx_bf16"} or ({"avx2", "fma", "f16c"} <= flags and is_usable())
         return torch.bfloat16 if is_fast else torch.float32
     return torch.bfloat16
 

@@ -14,12 +14,22 @@ import torch
 from gguf import quants
 from torch import Tensor
 
-__all__ = ["QUANT_KINDS", "QuantTensor"]
+__all__ = ["QUANT_KINDS", "NotFiniteError", "QuantTensor", "check_finite"]
 
 QUANT_KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 """The GGUF block formats that can be kept and dequantised."""
 
 _ROWS_AT_A_TIME = 4096
+
+
+class NotFiniteError(ValueError):
+    """Weights are infinite or not numbers, which no training leaves behind: their file is damaged."""
+
+
+def check_finite(scales: Tensor) -> None:
+    """Raise NotFiniteError unless all ``scales`` of a quantised weight are finite."""
+    if not torch.isfinite(scales).all():
+        raise NotFiniteError("a scale is infinite or not a number")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@
     │   ├── ModelFetchError        it cannot be had: no network, no pip, wrong checksum
     │   ├── ModelFileError         a file is truncated, malformed or hostile
     │   ├── UnknownArchitectureError
-    │   └── WeightsError           a tensor is missing, unexpected or wrongly shaped
+    │   └── WeightsError           a tensor is missing, unexpected, wrongly shaped or not finite
     ├── RequestError               the caller can do something about it
     │   ├── InvalidRequestError    400; ``param`` names the field
     │   │   └── PromptTooLongError
@@ -91,7 +91,7 @@ class UnknownArchitectureError(ModelLoadError):
 
 
 class WeightsError(ModelLoadError):
-    """A tensor is missing, unexpected or wrongly shaped; the message names it."""
+    """A tensor is missing, unexpected, wrongly shaped or not finite; the message names it."""
 
 
 class RequestError(TrioletError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from build_cpu import BuildError, compile_library, known_variants
+from build_cpu import LIBRARY, X86_VARIANTS, BuildError, compile_library, known_variants
 
 
 def make_compiler(folder: Path, script: str) -> str:
@@ -43,3 +43,11 @@ def test_a_failing_compiler_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="out of ideas"):
         compile_library(tmp_path, {"CXX": f"{compiler} -q"}, "x86_64")
     assert not list(sources.glob("*.so*"))
+
+
+def test_all_that_variants_are_compiled_for_is_looked_for_on_the_cpu() -> None:
+    source = (Path(__file__).parents[2] / LIBRARY).with_name("cpuid.cpp").read_text().lower()
+    extensions = {flag.removeprefix("-m") for flags in X86_VARIANTS.values() for flag in flags.split()}
+    # One bit stands for each of these.
+    by_bit = {"avx512fp16": "avx512-fp16", "amx-tile": "registers", "amx-bf16": "bf16"}
+    assert [name for name in extensions if by_bit.get(name, name) not in source] == []

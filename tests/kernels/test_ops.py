@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.kernels.cpu.variants import build_if_missing
 
+from build_cpu import source_digest
 from triolet_kernels import ops
 from triolet_kernels.cpu import loader
 from triolet_kernels.ops import preferred_dtype, select_ops
@@ -26,7 +27,8 @@ def test_preferred_dtype_is_one_the_kernels_take() -> None:
     ("flags", "expected"),
     [
         ({"avx2", "avx512_bf16"}, torch.bfloat16),
-        ({"avx2"}, torch.bfloat16),  # for the sake of the int8 kernels
+        ({"avx2", "fma", "f16c"}, torch.bfloat16),  # for the sake of the int8 kernels
+        ({"avx2", "fma"}, torch.float32),  # for which they were not compiled
         ({"sse2"}, torch.float32),
     ],
 )
@@ -38,9 +40,15 @@ def test_preferred_dtype_of_a_cpu(
     assert preferred_dtype(torch.device("cpu")) == expected
 
 
-def test_without_compiled_kernels_only_native_bfloat16_is_preferred(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("is_there", [False, True])
+def test_without_usable_kernels_only_native_bfloat16_is_preferred(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
 ) -> None:
-    monkeypatch.setattr(loader, "LIBRARY_PATH", tmp_path / "none.so")
-    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset({"avx2"}))
+    path = tmp_path / "libtriolet_cpu.so"
+    if is_there:
+        build_if_missing()
+        digest = source_digest(loader.LIBRARY_PATH.parent).encode()
+        path.write_bytes(loader.LIBRARY_PATH.read_bytes().replace(digest, digest[::-1]))  # of other sources
+    monkeypatch.setattr(loader, "LIBRARY_PATH", path)
+    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset({"avx2", "fma", "f16c"}))
     assert preferred_dtype(torch.device("cpu")) == torch.float32

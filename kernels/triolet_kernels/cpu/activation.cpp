@@ -46,6 +46,7 @@ void gated(const T* gate_up, T* output, int64_t num_rows, int64_t size, RunTeam 
     TRIOLET_EXPORT(name)                                                                                           \
     (const T* gate_up, T* output, int64_t num_rows, int64_t size, RunTeam run_team, int64_t num_threads) {         \
         gated<Activation>(gate_up, output, num_rows, size, run_team, num_threads);                                 \
+        return true;                                                                                               \
     }
 
 TRIOLET_GATED(silu_mul_float32, Silu, float)

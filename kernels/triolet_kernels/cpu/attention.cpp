@@ -4,11 +4,10 @@
 // merged in order, whether one thread walks over all of them or several share them: a row's result has the same
 // bits alone, in any batch, however its prompt was chunked and with any number of threads.
 
-#include <stdlib.h>
-
 #include "attention_chunk.h"
 #include "attention_tiles.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace {
 
@@ -222,33 +221,31 @@ struct Attention {
         walk_span(rows, tile, group, span, states_in(parts + span * state_size()));
     }
 
-    void run(int64_t num_tokens, int64_t max_length, RunTeam run_team, int64_t num_threads) const {
-        auto* tiles = static_cast<TokenTile*>(malloc(sizeof(TokenTile) * num_tokens));
-        int64_t num_tiles = cut(tiles), num_spans = divide_up(max_length, kSpan);
-        int64_t num_shared = find_shared(tiles, num_tiles, num_threads);
-        float* parts = nullptr;
+    // False if there is no memory to work in.
+    bool run(int64_t num_tokens, int64_t max_length, RunTeam run_team, int64_t num_threads) const {
+        Scratch<TokenTile> tiles(num_tokens);
+        if (!tiles) return false;
+        int64_t num_tiles = cut(tiles.values), num_spans = divide_up(max_length, kSpan);
+        int64_t num_shared = find_shared(tiles.values, num_tiles, num_threads);
+        Scratch<TokenTile> shared(num_shared);
+        Scratch<float> parts(num_shared * num_groups() * num_spans * state_size());
+        if (!shared || !parts) return false;
         auto parts_of = [&](const TokenTile& tile, int64_t group) {
-            return parts + (tile.shared_index * num_groups() + group) * num_spans * state_size();
+            return parts.values + (tile.shared_index * num_groups() + group) * num_spans * state_size();
         };
-        if (num_shared) {
-            parts = static_cast<float*>(malloc(sizeof(float) * num_shared * num_groups() * num_spans * state_size()));
-            auto* shared = static_cast<TokenTile*>(malloc(sizeof(TokenTile) * num_shared));
-            for (int64_t i = 0; i < num_tiles; ++i)
-                if (tiles[i].shared_index >= 0) shared[tiles[i].shared_index] = tiles[i];
-            for_each_unit(run_team, num_threads, num_shared * num_groups() * num_spans, [&](int64_t index) {
-                int64_t unit = index / num_spans, group = unit % num_groups();
-                const TokenTile& tile = shared[unit / num_groups()];
-                run_span(tile, group, index % num_spans, parts_of(tile, group));
-            });
-            free(shared);
-        }
+        for (int64_t i = 0; i < num_tiles; ++i)
+            if (tiles.values[i].shared_index >= 0) shared.values[tiles.values[i].shared_index] = tiles.values[i];
+        for_each_unit(run_team, num_threads, num_shared * num_groups() * num_spans, [&](int64_t index) {
+            int64_t unit = index / num_spans, group = unit % num_groups();
+            const TokenTile& tile = shared.values[unit / num_groups()];
+            run_span(tile, group, index % num_spans, parts_of(tile, group));
+        });
         for_each_unit(run_team, num_threads, num_tiles * num_groups(), [&](int64_t unit) {
-            const TokenTile& tile = tiles[unit / num_groups()];
+            const TokenTile& tile = tiles.values[unit / num_groups()];
             int64_t group = unit % num_groups();
             run_tile(tile, group, tile.shared_index >= 0 ? parts_of(tile, group) : nullptr);
         });
-        free(parts);
-        free(tiles);
+        return true;
     }
 };
 
@@ -267,7 +264,7 @@ struct Attention {
         Attention<T> attention = {query,         key_cache,    value_cache,   output,       positions,             \
                                   block_tables,  query_starts, num_sequences, table_stride, num_heads,             \
                                   num_kv_heads,  {head_dim, block_size, chunk, scale * 1.4426950408889634f, window}}; \
-        attention.run(num_tokens, max_length, run_team, num_threads);                                              \
+        return attention.run(num_tokens, max_length, run_team, num_threads);                                       \
     }
 
 TRIOLET_ATTENTION(paged_attention_float32, float)

@@ -9,14 +9,22 @@ extern "C" __attribute__((visibility("default"))) int triolet_runs_portable() { 
 
 #if defined(__x86_64__)
 
+// Not every compiler in use knows the name "f16c". The operating system keeps its registers if it does those of AVX2.
+static bool has_f16c() {
+    constexpr unsigned kEcxF16c = 1u << 29;
+    unsigned eax, ebx, ecx, edx;
+    asm("cpuid" : "=a"(eax), "=b"(ebx), "=c"(ecx), "=d"(edx) : "0"(1));
+    return ecx & kEcxF16c;
+}
+
 extern "C" __attribute__((visibility("default"))) int triolet_runs_avx2() {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 extern "C" __attribute__((visibility("default"))) int triolet_runs_avx512() {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    return triolet_runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
 }

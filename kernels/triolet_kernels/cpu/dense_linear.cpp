@@ -3,11 +3,10 @@
 // Which bits come out for a row depends on that row and the weights alone: not on the number of rows, on threads, or on
 // where in a panel or a group something lies. Weights are in panels of 32 outputs, packed by dense_linear.py.
 
-#include <stdlib.h>
-
 #include "dense_rows.h"
 #include "dense_tiles.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace {
 
@@ -42,16 +41,14 @@ struct DenseLinear {
         return num_rows % Rows::kRowMultiple ? num_groups() - 1 : num_groups();
     }
 
-    // Copies the groups from first_copied() on, with zeros where there are no inputs or rows; null if there are none.
-    T* copy_rows() const {
-        int64_t first = first_copied() * Rows::kRows, count = num_groups() * Rows::kRows - first;
-        int64_t padded = padded_width<T>(width);
-        if (count <= 0) return nullptr;
-        auto* copies = static_cast<T*>(aligned_alloc(64, divide_up(count * padded * sizeof(T), 64) * 64));
-        memset(copies, 0, count * padded * sizeof(T));
+    int64_t num_copied() const { return larger(num_groups() - first_copied(), 0) * Rows::kRows; }
+
+    // Copies the groups from first_copied() on, with zeros where there are no inputs or rows.
+    void copy_rows(T* copies) const {
+        int64_t first = first_copied() * Rows::kRows, padded = padded_width<T>(width);
+        if (num_copied()) memset(copies, 0, num_copied() * padded * sizeof(T));
         for (int64_t row = first; row < num_rows; ++row)
             memcpy(copies + (row - first) * padded, x + row * width, width * sizeof(T));
-        return copies;
     }
 
     const T* rows_of(int64_t group, const T* copies) const {
@@ -93,8 +90,8 @@ struct DenseLinear {
     }
 
     // Work is cut into columns of panels; into bands of groups of rows as well where that makes too few parts, since
-    // every band reads the column's weights again.
-    void run(RunTeam run_team, int64_t num_threads) const {
+    // every band reads the column's weights again. False if there is no memory for the copied rows.
+    bool run(RunTeam run_team, int64_t num_threads) const {
         int64_t panel_size = kPanel * padded_width<T>(width) * int64_t(sizeof(T));
         int64_t most_panels = smaller(larger(kCachedWeights / panel_size, kLeastPanels), kMostPanels);
         int64_t least_units = num_threads > 1 ? kUnitsPerThread * num_threads : 1;
@@ -102,15 +99,17 @@ struct DenseLinear {
         int64_t columns = larger(divide_up(num_panels(), most_panels),
                                  smaller(divide_up(num_panels(), least_panels), least_units));
         int64_t bands = smaller(num_groups(), divide_up(least_units, columns));
-        T* copies = copy_rows();
+        Scratch<T> copies(num_copied() * padded_width<T>(width));
+        if (!copies) return false;
+        copy_rows(copies.values);
         for_each_unit(run_team, num_threads, columns * bands, [&](int64_t unit) {
             int64_t column = unit / bands, band = unit % bands;
             int64_t first = column * num_panels() / columns, end = (column + 1) * num_panels() / columns;
             typename Rows::Session session;
             for (int64_t group = band * num_groups() / bands; group < (band + 1) * num_groups() / bands; ++group)
-                run_group(group, first, end, copies);
+                run_group(group, first, end, copies.values);
         });
-        free(copies);
+        return true;
     }
 };
 
@@ -124,7 +123,7 @@ struct DenseLinear {
     (const T* x, const T* weights, const float* bias, T* output, int64_t num_rows, int64_t width,                  \
      int64_t num_outputs, RunTeam run_team, int64_t num_threads) {                                                 \
         DenseLinear<T> linear = {x, weights, bias, output, num_rows, width, num_outputs};                          \
-        linear.run(run_team, num_threads);                                                                         \
+        return linear.run(run_team, num_threads);                                                                  \
     }
 
 TRIOLET_DENSE_LINEAR(dense_linear_float32, float)

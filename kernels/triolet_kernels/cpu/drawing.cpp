@@ -362,4 +362,5 @@ TRIOLET_EXPORT(draw_float32)
         num_kept[i] = drawn.num_kept;
         highest[i] = drawn.highest;
     });
+    return true;
 }

@@ -10,10 +10,9 @@
 
 #if defined(__AVX512VNNI__) || defined(__AVX2__)
 
-#include <stdlib.h>
-
 #include "code_products.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace {
 
@@ -63,12 +62,11 @@ MultiplyPanel multiply_panel_for(int64_t num_rows) {
     }
 }
 
-template <class T>
 struct Linear {
-    const T* x;
+    const bf16* x;
     const uint8_t* weights;
     const float* bias;
-    T* output;
+    bf16* output;
     int64_t num_rows, width, num_outputs;
     WeightFormat format;
 
@@ -91,7 +89,7 @@ struct Linear {
         }
     }
 
-    void write(T* target, float* results, int64_t first_output, int64_t count) const {
+    void write(bf16* target, float* results, int64_t first_output, int64_t count) const {
         if (bias)
             for (int64_t i = 0; i < count; ++i) results[i] += bias[first_output + i];
         if (count == kPanel) {
@@ -101,12 +99,15 @@ struct Linear {
         }
     }
 
-    void run(RunTeam run_team, int64_t num_threads) const {
+    // False if there is no memory for the rounded inputs.
+    bool run(RunTeam run_team, int64_t num_threads) const {
         constexpr int64_t kUnitsPerThread = 8;
         int64_t num_blocks = width / kBlock, num_panels = (num_outputs + kPanel - 1) / kPanel;
         int64_t num_scales = 2 * num_rows * num_blocks, num_indices = num_groups() * (2 * num_blocks + 1);
         int64_t size = 2 * num_rows * width + 2 * num_scales * int64_t(sizeof(float)) + num_indices * 4;
-        auto* codes = static_cast<int8_t*>(aligned_alloc(64, (size + 63) / 64 * 64));
+        Scratch<int8_t> memory(size);
+        if (!memory) return false;
+        int8_t* codes = memory.values;
         auto* steps = reinterpret_cast<float*>(codes + 2 * num_rows * width);
         auto* block = reinterpret_cast<int32_t*>(steps + 2 * num_scales);
         QuantizedRows rows = {codes, steps, steps + num_scales, block, block + 2 * num_groups() * num_blocks};
@@ -118,7 +119,7 @@ struct Linear {
             int64_t end = (unit + 1) * num_panels / num_units;
             for (int64_t panel = unit * num_panels / num_units; panel < end; ++panel) run_panel(panel, rows);
         });
-        free(codes);
+        return true;
     }
 };
 
@@ -126,16 +127,11 @@ struct Linear {
 
 // x (num_rows, width) times the packed weight (num_outputs, width), plus bias (num_outputs,) float32 or null →
 // output (num_rows, num_outputs). bits is 4 or 8; offset 0 says that minimums are kept.
-#define TRIOLET_LINEAR(name, T)                                                                                    \
-    TRIOLET_EXPORT(name)                                                                                           \
-    (const T* x, const uint8_t* weights, const float* bias, T* output, int64_t num_rows, int64_t width,            \
-     int64_t num_outputs, int64_t bits, int64_t offset, RunTeam run_team, int64_t num_threads) {                   \
-        WeightFormat format = {bits, float(offset), offset == 0};                                                  \
-        Linear<T> linear = {x, weights, bias, output, num_rows, width, num_outputs, format};                       \
-        linear.run(run_team, num_threads);                                                                         \
-    }
-
-TRIOLET_LINEAR(linear_float32, float)
-TRIOLET_LINEAR(linear_bfloat16, bf16)
+TRIOLET_EXPORT(linear_bfloat16)
+(const bf16* x, const uint8_t* weights, const float* bias, bf16* output, int64_t num_rows, int64_t width,
+ int64_t num_outputs, int64_t bits, int64_t offset, RunTeam run_team, int64_t num_threads) {
+    WeightFormat format = {bits, float(offset), offset == 0};
+    return Linear{x, weights, bias, output, num_rows, width, num_outputs, format}.run(run_team, num_threads);
+}
 
 #endif

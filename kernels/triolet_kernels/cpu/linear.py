@@ -9,32 +9,30 @@ multiplies: its own results depend on the number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from triolet_kernels.cpu.dense_linear import DenseLinearKernels, PackedDense
-from triolet_kernels.cpu.loader import NativeLibrary
+from triolet_kernels.cpu.dense_linear import PackedDense, pack_dense
+from triolet_kernels.cpu.loader import Kernel, NativeLibrary
 from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
-from triolet_kernels.cpu.tile_linear import PackedTiles, TileLinearKernels
+from triolet_kernels.cpu.tile_linear import PackedTiles, pack_tiles
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
 
-Panels = TypeVar("Panels", PackedTiles, PackedWeight, PackedDense)
+Panels: TypeAlias = PackedTiles | PackedWeight | PackedDense
+"""A weight as one of the kernels takes it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedLinear:
-    """A weight as one of the paths below takes it, and ``bias`` (out,).
+    """``weight``: panels of one of the kernels, or (out, in) for torch; ``bias`` (out,)."""
 
-    ``weight``: panels of one of the kernels, or (out, in) for torch.
-    """
-
-    weight: PackedTiles | PackedWeight | PackedDense | Tensor
+    weight: Panels | Tensor
     bias: Tensor | None
 
 
@@ -51,43 +49,46 @@ class LinearKernels:
 
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
-        self._kernels = native.kernels("linear")
-        self._dense = DenseLinearKernels(native)
-        self._tiles = TileLinearKernels(native)
+        self._kernels: dict[type[Panels], dict[torch.dtype, Kernel]] = {
+            PackedTiles: native.kernels("tile_linear"),
+            PackedWeight: native.kernels("linear"),
+            PackedDense: native.kernels("dense_linear"),
+        }
         self._memory = WeightMemory()
         self.uses_torch_threads = False
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
     ) -> PackedLinear:
-        numbers = None if bias is None else bias.float()
-        if isinstance(weight, QuantTensor):
-            if self._tiles.takes(weight, dtype):
-                return PackedLinear(self._keep(self._tiles.pack(weight)), numbers)
-            if dtype == torch.bfloat16 and dtype in self._kernels and is_packable(weight):
-                return PackedLinear(self._keep(pack(weight)), numbers)
-            weight = weight.dequantize()
-        if dtype in self._dense:
-            return PackedLinear(self._keep(self._dense.pack(weight, dtype)), numbers)
-        self.uses_torch_threads = True
-        return PackedLinear(weight.to(dtype).contiguous(), None if bias is None else bias.to(dtype))
+        """Raises NotFiniteError for scales of a quantised weight that are infinite or not numbers."""
+        packed = self._pack(weight, dtype)
+        if isinstance(packed, Tensor):
+            self.uses_torch_threads = True
+            return PackedLinear(packed, None if bias is None else bias.to(dtype))
+        in_memory = replace(packed, data=self._memory.keep(packed.data))
+        return PackedLinear(in_memory, None if bias is None else bias.float())
 
-    def _keep(self, packed: Panels) -> Panels:
-        return replace(packed, data=self._memory.keep(packed.data))
+    def _pack(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Panels | Tensor:
+        """The weight for the best kernel there is, else for torch."""
+        if isinstance(weight, QuantTensor):
+            if is_packable(weight) and dtype in self._kernels[PackedTiles]:
+                return pack_tiles(weight)
+            if is_packable(weight) and dtype in self._kernels[PackedWeight]:
+                return pack(weight)
+            weight = weight.dequantize()
+        return (
+            pack_dense(weight, dtype)
+            if dtype in self._kernels[PackedDense]
+            else weight.to(dtype).contiguous()
+        )
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
-        if isinstance(packed.weight, PackedTiles):
-            return self._tiles.linear(x, packed.weight, packed.bias)
-        if isinstance(packed.weight, PackedWeight):
-            return self._run(x, packed.weight, packed.bias)
-        if isinstance(packed.weight, PackedDense):
-            return self._dense.linear(x, packed.weight, packed.bias)
-        return functional.linear(x, packed.weight, packed.bias)
-
-    def _run(self, x: Tensor, weight: PackedWeight, bias: Tensor | None) -> Tensor:
+        weight, bias = packed.weight, packed.bias
+        if isinstance(weight, Tensor):
+            return functional.linear(x, weight, bias)
         num_rows, (num_outputs, width) = x.shape[0], weight.shape
         output = x.new_empty(num_rows, num_outputs)
-        self._kernels[x.dtype](
+        self._kernels[type(weight)][x.dtype](
             x.data_ptr(),
             weight.data.data_ptr(),
             None if bias is None else bias.data_ptr(),
@@ -95,8 +96,7 @@ class LinearKernels:
             num_rows,
             width,
             num_outputs,
-            weight.bits,
-            weight.offset,
+            *weight.format,
             *self._team,
         )
         return output

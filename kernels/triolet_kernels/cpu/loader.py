@@ -27,6 +27,7 @@ __all__ = [
     "NativeLibrary",
     "Recording",
     "Value",
+    "is_usable",
 ]
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
@@ -99,18 +100,18 @@ class Kernel:
             *(_C_TYPES.get(role, ctypes.c_int64) for role in self.signature),
             *_C_TYPES_OF_TEAM,
         ]
-        self._function.restype = None
+        self._function.restype = ctypes.c_bool
         self.address = _address(library, f"triolet_{name}_{variant}")
         self.caller = _address(library, f"triolet_call_{name}")
         """What calls it for a program; None if programs do not use it."""
         self._recordings = recordings
 
     def __call__(self, *values: Value) -> None:
-        """``values`` as the signature says, then the team's."""
+        """``values`` as the signature says, then the team's. MemoryError if it gets no memory to work in."""
         if self._recordings:
             self._recordings[-1].add(self, values[: -len(_C_TYPES_OF_TEAM)])
-        else:
-            self._function(*values)
+        elif not self._function(*values):
+            raise MemoryError(f"no memory for the kernel {self.name} to work in")
 
 
 class NativeError(Exception):
@@ -137,11 +138,7 @@ class NativeLibrary:
         Raises NativeError if there is none or it is of other sources than those beside this module,
         ValueError if the CPU lacks the variant asked for.
         """
-        try:
-            library = ctypes.CDLL(str(path or LIBRARY_PATH))
-        except OSError as error:
-            raise NativeError(f"the native CPU kernels were not built ({error})") from error
-        _check_sources(library)
+        library = _open(path or LIBRARY_PATH)
         runnable = [isa for isa in INSTRUCTION_SETS if _runs(library, isa)]
         wanted = environment.get("TRIOLET_CPU_ISA", "")
         if wanted and wanted not in runnable:
@@ -174,6 +171,24 @@ class NativeLibrary:
                     for dtype, variant in found.items()
                 }
         return {}
+
+
+def is_usable() -> bool:
+    """Whether there are compiled kernels, and of the sources that are here."""
+    try:
+        _open(LIBRARY_PATH)
+    except NativeError:
+        return False
+    return True
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"the native CPU kernels were not built ({error})") from error
+    _check_sources(library)
+    return library
 
 
 def _address(library: ctypes.CDLL, symbol: str) -> int | None:

@@ -44,6 +44,7 @@ void add_rms_norm(const T* x, float* residual, const float* weight, T* output, i
     (const X* x, const float* weight, T* output, int64_t num_rows, int64_t size, float eps,              \
      RunTeam run_team, int64_t num_threads) {                                                            \
         rms_norm(x, weight, output, num_rows, size, eps, run_team, num_threads);                         \
+        return true;                                                                                     \
     }
 
 TRIOLET_RMS_NORM(rms_norm_float32, float, float)
@@ -57,6 +58,7 @@ TRIOLET_RMS_NORM(rms_norm_of_float32_bfloat16, float, bf16)
     (const T* x, float* residual, const float* weight, T* output, int64_t num_rows, int64_t size,        \
      float eps, RunTeam run_team, int64_t num_threads) {                                                 \
         add_rms_norm(x, residual, weight, output, num_rows, size, eps, run_team, num_threads);           \
+        return true;                                                                                     \
     }
 
 TRIOLET_ADD_RMS_NORM(add_rms_norm_float32, float)

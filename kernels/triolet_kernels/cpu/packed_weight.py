@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from triolet_kernels.quant import QuantTensor
+from triolet_kernels.quant import QuantTensor, check_finite
 
 __all__ = ["PackedWeight", "decode_rows", "is_packable", "pack"]
 
@@ -23,12 +23,14 @@ _PANEL = _HALVES * _LANES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """``data`` uint8 (panels, blocks, bytes); ``shape`` (out, in); ``offset`` 0 if minimums are kept."""
+    """``data`` uint8 (panels, blocks, bytes); ``shape`` (out, in).
+
+    ``format``: bits of a code, and the code that stands for 0, itself 0 if minimums are kept.
+    """
 
     data: Tensor
     shape: tuple[int, int]
-    bits: int
-    offset: int
+    format: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ _LAYOUTS = {
 }
 
 
-def is_packable(weight: object) -> bool:
-    return isinstance(weight, QuantTensor) and weight.kind in _LAYOUTS
+def is_packable(weight: QuantTensor) -> bool:
+    return weight.kind in _LAYOUTS
 
 
 def decode_rows(weight: QuantTensor) -> Tensor:
@@ -68,7 +70,10 @@ def decode_rows(weight: QuantTensor) -> Tensor:
 
 
 def pack(weight: QuantTensor) -> PackedWeight:
-    """Rearrange a weight of a packable kind; its rows are padded with zeros to whole panels."""
+    """Rearrange a weight of a packable kind; its rows are padded with zeros to whole panels.
+
+    Raises NotFiniteError.
+    """
     layout = _LAYOUTS[weight.kind]
     num_outputs, width = weight.shape
     num_panels, num_blocks = -(-num_outputs // _PANEL), width // _BLOCK
@@ -78,8 +83,9 @@ def pack(weight: QuantTensor) -> PackedWeight:
     if layout.bits == 8:
         codes = codes ^ 0x80  # from signed to unsigned with an offset of 128
     scales = blocks[..., : layout.codes_start]
+    check_finite(scales.contiguous().view(torch.float16))
     data = torch.cat([_by_output(codes, 4), _by_output(scales, 2)], dim=-1)
-    return PackedWeight(data, weight.shape, layout.bits, layout.offset)
+    return PackedWeight(data, weight.shape, (layout.bits, layout.offset))
 
 
 def _by_output(fields: Tensor, size: int) -> Tensor:

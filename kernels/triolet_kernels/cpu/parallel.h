@@ -6,7 +6,7 @@
 namespace {
 
 // Runs body(data) on up to num_threads threads; triolet_run_team in team.cpp. Null does the work on the caller.
-typedef void (*RunTeam)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
+typedef void (*RunTeam)(void (*body)(void*), void* data, unsigned num_threads);
 
 constexpr int64_t kMaxRanges = 64;
 
@@ -65,7 +65,7 @@ void for_each_unit(RunTeam run_team, int64_t num_threads, int64_t num_units, con
     claims.num_entered = 0;
     for (int64_t i = 0; i < claims.num_ranges; ++i)
         claims.ranges[i].set(i * num_units / claims.num_ranges, (i + 1) * num_units / claims.num_ranges);
-    run_team(claim_units<Body>, &claims, unsigned(num_threads), 0);
+    run_team(claim_units<Body>, &claims, unsigned(num_threads));
 }
 
 // The same over rows, in runs long enough that claiming them costs nothing beside the work.

@@ -27,7 +27,7 @@ struct PlainAttention {
     const int64_t* positions;
     const int32_t* block_tables;
     const int32_t* query_starts;
-    int64_t table_stride, num_heads, num_kv_heads, head_dim, block_size;
+    int64_t num_sequences, table_stride, num_heads, num_kv_heads, head_dim, block_size;
     float scale;  // of scores, times log2(e)
     int64_t window;
 
@@ -59,19 +59,23 @@ struct PlainAttention {
         for (int64_t d = 0; d < head_dim; ++d) put(target + d, values[d] / sum);
     }
 
-    void token(int64_t index, int64_t sequence) const {
-        for (int64_t h = 0; h < num_heads; ++h) {
-            int64_t start = (index * num_heads + h) * head_dim;
-            attend(query + start, output + start, block_tables + sequence * table_stride,
-                   h / (num_heads / num_kv_heads), positions[index]);
+    // The sequence that a token belongs to: the last one that starts no later.
+    int64_t sequence_of(int64_t token) const {
+        int64_t first = 0, end = num_sequences;
+        while (end - first > 1) {
+            int64_t middle = (first + end) / 2;
+            (query_starts[middle] <= token ? first : end) = middle;
         }
+        return first;
     }
 
-    void run(int64_t num_sequences, RunTeam run_team, int64_t num_threads) const {
-        for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
-            int64_t first = query_starts[sequence], count = query_starts[sequence + 1] - first;
-            for_each_unit(run_team, num_threads, count, [&](int64_t i) { token(first + i, sequence); });
-        }
+    // Heads of tokens are shared out, so that there is work for all even where each sequence has one token.
+    void run(int64_t num_tokens, RunTeam run_team, int64_t num_threads) const {
+        for_each_unit(run_team, num_threads, num_tokens * num_heads, [&](int64_t unit) {
+            int64_t token = unit / num_heads, head = unit % num_heads;
+            attend(query + unit * head_dim, output + unit * head_dim, block_tables + sequence_of(token) * table_stride,
+                   head / (num_heads / num_kv_heads), positions[token]);
+        });
     }
 };
 
@@ -81,13 +85,14 @@ struct PlainAttention {
 #define TRIOLET_PLAIN_ATTENTION(name, T)                                                                           \
     TRIOLET_EXPORT(name)                                                                                           \
     (const T* query, const T* key_cache, const T* value_cache, T* output, const int64_t* positions,                \
-     const int32_t* block_tables, const int32_t* query_starts, int64_t, int64_t num_sequences,                     \
+     const int32_t* block_tables, const int32_t* query_starts, int64_t num_tokens, int64_t num_sequences,          \
      int64_t table_stride, int64_t, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,                     \
      int64_t block_size, float scale, int64_t window, RunTeam run_team, int64_t num_threads) {                     \
-        PlainAttention<T> attention = {query,        key_cache, value_cache,    output,   positions,  block_tables, \
-                                       query_starts, table_stride, num_heads, num_kv_heads, head_dim, block_size,  \
-                                       scale * kLog2E, window};                                                    \
-        attention.run(num_sequences, run_team, num_threads);                                                       \
+        PlainAttention<T> attention = {query,        key_cache,    value_cache,  output,       positions,          \
+                                       block_tables, query_starts, num_sequences, table_stride, num_heads,         \
+                                       num_kv_heads, head_dim,     block_size,   scale * kLog2E, window};          \
+        attention.run(num_tokens, run_team, num_threads);                                                          \
+        return true;                                                                                               \
     }
 
 TRIOLET_PLAIN_ATTENTION(plain_attention_float32, float)

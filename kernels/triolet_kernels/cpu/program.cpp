@@ -21,11 +21,11 @@ T from_word(int64_t word) {
 }
 
 template <class... A, size_t... I>
-void call(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads, std::index_sequence<I...>) {
-    reinterpret_cast<void (*)(A..., RunTeam, int64_t)>(kernel)(from_word<A>(words[I])..., run_team, num_threads);
+bool call(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads, std::index_sequence<I...>) {
+    return reinterpret_cast<bool (*)(A..., RunTeam, int64_t)>(kernel)(from_word<A>(words[I])..., run_team, num_threads);
 }
 
-typedef void (*Caller)(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads);
+typedef bool (*Caller)(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads);
 
 struct Argument {
     int64_t value;     // where it is no variable
@@ -49,9 +49,9 @@ typedef float F;
 
 // How a kernel of each name is called; loader.py says what its arguments mean.
 #define TRIOLET_CALLER(name, num_arguments, ...)                                                                   \
-    extern "C" __attribute__((visibility("default"))) void triolet_call_##name(                                    \
+    extern "C" __attribute__((visibility("default"))) bool triolet_call_##name(                                    \
         void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads) {                               \
-        call<__VA_ARGS__>(kernel, words, run_team, num_threads, std::make_index_sequence<num_arguments>());        \
+        return call<__VA_ARGS__>(kernel, words, run_team, num_threads, std::make_index_sequence<num_arguments>()); \
     }
 
 TRIOLET_CALLER(rms_norm, 6, P, P, P, I, I, F)
@@ -67,7 +67,8 @@ TRIOLET_CALLER(rotary_and_cache, 15, P, P, P, P, P, P, P, I, I, I, I, I, P, P, F
 TRIOLET_CALLER(paged_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
 TRIOLET_CALLER(plain_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
 
-extern "C" __attribute__((visibility("default"))) void triolet_run_program(const Operation* operations,
+// Whether all kernels had the memory they needed; it ends with the first that had not.
+extern "C" __attribute__((visibility("default"))) bool triolet_run_program(const Operation* operations,
                                                                            int64_t num_operations,
                                                                            const int64_t* variables, RunTeam run_team,
                                                                            int64_t num_threads) {
@@ -77,6 +78,7 @@ extern "C" __attribute__((visibility("default"))) void triolet_run_program(const
             const Argument& argument = operation->arguments[i];
             words[i] = argument.variable < 0 ? argument.value : variables[argument.variable];
         }
-        operation->caller(operation->kernel, words, run_team, num_threads);
+        if (!operation->caller(operation->kernel, words, run_team, num_threads)) return false;
     }
+    return true;
 }

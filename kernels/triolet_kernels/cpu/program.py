@@ -53,25 +53,26 @@ class ProgramRunner:
         self._is_recordable = native.library is not None
         self._program: Program | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory that is kept for what is computed on the way; most of it is not used before large steps."""
-        return 0 if self._program is None else self._program.num_bytes
-
     def __call__(
         self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
     ) -> Tensor:
-        if self._is_recordable and (self._program is None or not self._program.fits(residual, kv_cache)):
-            self._record(step, residual, batches, kv_cache)
+        num_rows = max(len(residual), len(rows))
+        if self._is_recordable and (self._program is None or not self._program.fits(num_rows, kv_cache)):
+            self._record(step, residual, batches, kv_cache, num_rows)
         if self._program is None:
             return step(residual, batches, kv_cache, rows)
         return self._program.run(residual, batches, rows)
 
     def _record(
-        self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache
+        self,
+        step: Step,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCache,
+        num_rows: int,
     ) -> None:
         capacity = _SMALLEST_CAPACITY
-        while capacity < len(residual):
+        while capacity < num_rows:
             capacity *= _GROWTH
         try:
             self._program = Program(self._native, step, residual, len(batches), kv_cache, capacity)
@@ -80,7 +81,7 @@ class ProgramRunner:
 
 
 class Program:
-    """The kernel calls of a step over ``kv_cache``, of up to ``capacity`` tokens."""
+    """The kernel calls of a step over ``kv_cache``, of up to ``capacity`` tokens, and rows to look at."""
 
     def __init__(
         self,
@@ -104,7 +105,6 @@ class Program:
         finally:
             native.recordings.pop()
         self._memory = recording.memory
-        self.num_bytes = sum(memory.nbytes for memory in self._memory)
         self._arguments = np.array(recording.arguments, dtype=np.int64)
         self._operations = np.array(
             [
@@ -115,7 +115,7 @@ class Program:
         )
         self._variables = np.zeros(example.num_variables, dtype=np.int64)
         self._run = native.library["triolet_run_program"]
-        self._run.restype = None
+        self._run.restype = ctypes.c_bool
         self._call = (
             ctypes.c_void_p(self._operations.ctypes.data),
             ctypes.c_int64(len(self._operations)),
@@ -124,19 +124,20 @@ class Program:
             ctypes.c_int64(native.team[1]),
         )
 
-    def fits(self, residual: Tensor, kv_cache: KVCache) -> bool:
-        """Whether a step over so many tokens and this cache can be run."""
-        return len(residual) <= self._capacity and self._first_cache() is kv_cache[0][0]
+    def fits(self, num_rows: int, kv_cache: KVCache) -> bool:
+        """Whether a step over so many tokens, or rows to look at, and this cache can be run."""
+        return num_rows <= self._capacity and self._first_cache() is kv_cache[0][0]
 
     def run(self, residual: Tensor, batches: Sequence[AttentionBatch], rows: Tensor) -> Tensor:
-        """What the step returns, in memory that the next step will use again."""
+        """What the step returns, in memory that the next step will use again. MemoryError as the kernels."""
         variables = [len(residual), len(rows), residual.data_ptr(), rows.data_ptr()]
         for batch in batches:
             variables += [getattr(batch, name).data_ptr() for name in _FIELDS]
             tables = batch.block_tables
             variables += [tables.shape[0], tables.stride(0), batch.max_sequence_length]
         self._variables[:] = variables
-        self._run(*self._call)
+        if not self._run(*self._call):
+            raise MemoryError("no memory for the kernels of a step to work in")
         return self._output[: len(rows)]
 
 

@@ -122,8 +122,7 @@ TRIOLET_INLINE int round_block(const Vec (&values)[kVectors], float factor, int8
 #endif
 }
 
-template <class T>
-float root_mean_square(const T* x, int64_t size) {
+inline float root_mean_square(const bf16* x, int64_t size) {
     Vec sum = splat(0);
     for (int64_t i = 0; i < size; i += kLanes) sum = fma(load(x + i), load(x + i), sum);
     return __builtin_sqrtf(sum_lanes(sum) / float(size));
@@ -145,8 +144,7 @@ TRIOLET_INLINE Vec remainder(Vec x, float step) {
 }
 
 // The second term of a block: x and steps are those of the first, for each of `count` rows.
-template <class T>
-void refine_block(const T* x, int64_t count, int64_t width, const QuantizedRows& group, int64_t term,
+inline void refine_block(const bf16* x, int64_t count, int64_t width, const QuantizedRows& group, int64_t term,
                   const float* limits) {
     for (int64_t row = 0; row < count; ++row) {
         float step = group.steps[(term - 1) * count + row];
@@ -159,13 +157,12 @@ void refine_block(const T* x, int64_t count, int64_t width, const QuantizedRows&
 }
 
 // Turns `count` rows into terms.
-template <class T>
-void quantize_group(const T* x, int64_t count, int64_t width, const QuantizedRows& group) {
+inline void quantize_group(const bf16* x, int64_t count, int64_t width, const QuantizedRows& group) {
     float limits[kRows];
     for (int64_t row = 0; row < count; ++row) limits[row] = kRefineAbove * root_mean_square(x + row * width, width);
     int32_t term = 0;
     for (int64_t index = 0; index < width / kBlock; ++index) {
-        const T* block = x + index * kBlock;
+        const bf16* block = x + index * kBlock;
         bool is_refined = false;
         for (int64_t row = 0; row < count; ++row) {
             Vec values[kVectors], largest = splat(0);
@@ -184,6 +181,9 @@ void quantize_group(const T* x, int64_t count, int64_t width, const QuantizedRow
         group.block[term++] = int32_t(index);
     }
     *group.num_terms = term;
+    // Integers know no NaN and a maximum passes over it: it goes on to the products by way of the row's first step.
+    for (int64_t row = 0; row < count; ++row)
+        if (limits[row] != limits[row]) group.steps[row] = limits[row];
 }
 
 }  // namespace

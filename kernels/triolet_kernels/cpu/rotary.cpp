@@ -78,6 +78,7 @@ struct Rotary {
                             num_heads, num_kv_heads, head_dim,    block_size, q_norm,    k_norm,      eps};        \
         int64_t row_size = (num_heads + 2 * num_kv_heads) * head_dim;                                              \
         for_each_row(run_team, num_threads, num_tokens, row_size, [&](int64_t index) { rotary.token(index); });    \
+        return true;                                                                                               \
     }
 
 TRIOLET_ROTARY(rotary_and_cache_float32, float)

@@ -10,6 +10,7 @@
      int64_t num_threads) {                                                                                        \
         for_each_row(run_team, num_threads, num_rows, size,                                                        \
                      [=](int64_t row) { memcpy(output + row * size, x + rows[row] * size, size * sizeof(T)); });   \
+        return true;                                                                                               \
     }
 
 TRIOLET_TAKE_ROWS(take_rows_float32, float)

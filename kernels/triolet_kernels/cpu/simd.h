@@ -14,8 +14,9 @@
 
 #define TRIOLET_JOIN2(name, isa) triolet_##name##_##isa
 #define TRIOLET_JOIN(name, isa) TRIOLET_JOIN2(name, isa)
+// A kernel. It returns whether it had the memory it needed; if not, what it was to write means nothing.
 #define TRIOLET_EXPORT(name) \
-    extern "C" __attribute__((visibility("default"))) void TRIOLET_JOIN(name, TRIOLET_ISA)
+    extern "C" __attribute__((visibility("default"))) bool TRIOLET_JOIN(name, TRIOLET_ISA)
 #define TRIOLET_INLINE inline __attribute__((always_inline))
 
 namespace {

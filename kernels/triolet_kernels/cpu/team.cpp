@@ -136,8 +136,8 @@ __attribute__((constructor)) void watch_forks() { pthread_atfork(nullptr, nullpt
 // Runs body(data) on the calling thread and on up to num_threads - 1 others at the same time, and returns when all
 // of them have left it. The body must share out its work itself and be right however many take part. While another
 // caller's job is open, the calling thread works alone.
-extern "C" __attribute__((visibility("default"))) void triolet_run_team(Body body, void* data, unsigned num_threads,
-                                                                        unsigned) {
+extern "C" __attribute__((visibility("default"))) void triolet_run_team(Body body, void* data,
+                                                                        unsigned num_threads) {
     if (num_threads < 2 || pthread_mutex_trylock(&callers) != 0) return body(data);
     unsigned seats = num_threads - 1 < kMaxWorkers ? num_threads - 1 : kMaxWorkers;
     if (num_workers < seats) hire(seats);

@@ -227,6 +227,7 @@ TRIOLET_EXPORT(tile_linear_bfloat16)
         run(NibbleCodes<true>{});
     else
         run(ByteCodes{});
+    return true;
 }
 
 #endif

@@ -1,4 +1,4 @@
-"""Quantised linear layers on matrix tiles: weights rearranged once, at load, and the call of the kernel.
+"""GGUF blocks rearranged for the linear kernel on matrix tiles: same codes, larger scales, another order.
 
 The order of a panel is stated in ``panel_codes.h``. This module must not know what the weights belong to.
 """
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from triolet_kernels.cpu.loader import NativeLibrary
-from triolet_kernels.quant import QuantTensor
+from triolet_kernels.quant import QuantTensor, check_finite
 
-__all__ = ["PackedTiles", "TileLinearKernels"]
+__all__ = ["PackedTiles", "pack_tiles"]
 
 _BLOCK = 32
 _HALVES, _LANES = 2, 16
@@ -34,56 +33,33 @@ _KERNEL_FACTOR = 2.0**-16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedTiles:
-    """``data`` uint8 (panels, blocks, bytes); ``shape`` (out, in); ``factor`` puts products in scale."""
+    """``data`` uint8 (panels, blocks, bytes); ``shape`` (out, in).
+
+    ``format``: the kernel's number of the kind, and the factor that puts products in scale.
+    """
 
     data: Tensor
     shape: tuple[int, int]
-    kind: int
-    factor: float
+    format: tuple[int, float]
 
 
-class TileLinearKernels:
-    """The kernels of one library for matrix tiles, which few CPUs have."""
+def pack_tiles(weight: QuantTensor) -> PackedTiles:
+    """Rearrange a weight ``(out, in)``; its rows are padded with zeros to whole panels.
 
-    def __init__(self, native: NativeLibrary) -> None:
-        self._team = native.team
-        self._kernels = native.kernels("tile_linear")
-
-    def takes(self, weight: QuantTensor, dtype: torch.dtype) -> bool:
-        """Whether there is a kernel for such a weight and inputs of ``dtype``."""
-        return dtype in self._kernels and weight.kind in _KINDS
-
-    def pack(self, weight: QuantTensor) -> PackedTiles:
-        """Rearrange a weight ``(out, in)``; its rows are padded with zeros to whole panels."""
-        num_outputs, width = weight.shape
-        padded = functional.pad(weight.data, (0, 0, 0, -num_outputs % _PANEL))
-        blocks = padded.view(-1, _HALVES, _LANES, width // _BLOCK, padded.shape[1] * _BLOCK // width)
-        num_scales = 2 if weight.kind == "Q4_1" else 1
-        scales = blocks[..., : 2 * num_scales].contiguous().view(torch.float16).float()
-        codes = blocks[..., 2 * num_scales :]
-        factor = _power_of_two_for(scales, 128 if weight.kind == "Q8_0" else 16)
-        in_order = _bytes_in_order(codes) if weight.kind == "Q8_0" else _nibbles_in_order(codes)
-        larger_scales = (scales * factor).half().permute(4, 0, 3, 1, 2).flatten(3).contiguous()
-        data = torch.cat([in_order, *larger_scales.view(torch.uint8)], dim=-1)
-        return PackedTiles(data, weight.shape, _KINDS.index(weight.kind), 1 / (factor * _KERNEL_FACTOR))
-
-    def linear(self, x: Tensor, weight: PackedTiles, bias: Tensor | None) -> Tensor:
-        """``x (T, in)`` times the weight, plus ``bias (out,)`` float32 → ``(T, out)``."""
-        num_rows, (num_outputs, width) = x.shape[0], weight.shape
-        output = x.new_empty(num_rows, num_outputs)
-        self._kernels[x.dtype](
-            x.data_ptr(),
-            weight.data.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            output.data_ptr(),
-            num_rows,
-            width,
-            num_outputs,
-            weight.kind,
-            weight.factor,
-            *self._team,
-        )
-        return output
+    Raises NotFiniteError.
+    """
+    num_outputs, width = weight.shape
+    padded = functional.pad(weight.data, (0, 0, 0, -num_outputs % _PANEL))
+    blocks = padded.view(-1, _HALVES, _LANES, width // _BLOCK, padded.shape[1] * _BLOCK // width)
+    num_scales = 2 if weight.kind == "Q4_1" else 1
+    scales = blocks[..., : 2 * num_scales].contiguous().view(torch.float16).float()
+    check_finite(scales)
+    codes = blocks[..., 2 * num_scales :]
+    factor = _power_of_two_for(scales, 128 if weight.kind == "Q8_0" else 16)
+    in_order = _bytes_in_order(codes) if weight.kind == "Q8_0" else _nibbles_in_order(codes)
+    larger_scales = (scales * factor).half().permute(4, 0, 3, 1, 2).flatten(3).contiguous()
+    data = torch.cat([in_order, *larger_scales.view(torch.uint8)], dim=-1)
+    return PackedTiles(data, weight.shape, (_KINDS.index(weight.kind), 1 / (factor * _KERNEL_FACTOR)))
 
 
 def _power_of_two_for(scales: Tensor, largest_code: int) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from triolet.errors import WeightsError
 from triolet.models.layers import Embedding, Linear, RMSNorm, fuse_rows, to_dense
-from triolet_kernels.quant import QuantTensor
+from triolet_kernels.quant import NotFiniteError, QuantTensor
 
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
@@ -85,11 +85,20 @@ class Weights:
         self._on_tensor = on_tensor
 
     def linear(self, *names: str) -> Linear:
-        """One layer for the projections ``names``, which share their input; outputs in this order."""
+        """One layer for the projections ``names``, which share their input; outputs in this order.
+
+        Raises WeightsError for weights that are not finite, as far as that is cheap to see.
+        """
         weight = fuse_rows([self._tensor(f"{name}.weight") for name in names])
         has_bias = f"{names[0]}.bias" in self._shapes
         bias = torch.cat([self._vector(f"{name}.bias") for name in names]) if has_bias else None
-        return Linear(self.ops, weight, bias, self.dtype)
+        try:
+            return Linear(self.ops, weight, bias, self.dtype)
+        except NotFiniteError as error:
+            raise WeightsError(
+                f"the weights of {', '.join(names)} cannot be used: {error}. "
+                "The file is damaged or was made wrongly: fetch it again, or convert the model anew."
+            ) from error
 
     def embedding(self, name: str, multiplier: float) -> Embedding:
         return Embedding(self.ops, self._tensor(f"{name}.weight"), self.dtype, multiplier)

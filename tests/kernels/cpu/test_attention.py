@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from tests.kernels.batches import (
     Shape,
     Spans,
+    make_batch,
     make_caches,
     make_problem,
     make_tables,
     run_history,
     run_step,
 )
-from tests.kernels.cpu.variants import isa_of, make_ops
+from tests.kernels.cpu.variants import build_if_missing, isa_of, make_ops
+from tests.kernels.memory_limit import no_large_memory
 from tests.kernels.tolerance import DTYPES, assert_close
 from torch import Tensor
 
 from triolet_kernels.cpu import CpuOps
+from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.reference import ReferenceOps
 
 SPANS = [(0, 7), (12, 13), (0, 1), (130, 205), (31, 32), (299, 300), (0, 65), (127, 129)]
@@ -134,3 +139,36 @@ def test_bits_do_not_depend_on_the_number_of_threads(ops: CpuOps, spans: Spans) 
     alone = run_history(ops, problem, spans)
     for num_threads in (2, 5):
         assert torch.equal(run_history(make_ops(isa_of(ops), num_threads), problem, spans), alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes_that_vectors_do_not_divide_are_decoded_by_the_whole_team(dtype: torch.dtype) -> None:
+    build_if_missing()
+    calls: list[int] = []
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    def run_team(work: Any, data: int, num_threads: int) -> None:
+        calls.append(num_threads)
+        work(data)
+
+    function = ctypes.CFUNCTYPE(None, body, ctypes.c_void_p, ctypes.c_uint)(run_team)
+    team = (ctypes.cast(function, ctypes.c_void_p).value, 2)
+    ops = CpuOps(replace(NativeLibrary.open({}), team=team))
+    shape = Shape(num_heads=3, num_kv_heads=1, head_dim=18, block_size=32, dtype=dtype)
+    problem = make_problem(shape, [1, 1, 1])
+    run_history(ops, problem, [(0, 1)] * 3)
+    assert calls == [2]
+
+
+def test_no_memory_for_spans_is_an_error(ops: CpuOps) -> None:
+    ops = make_ops(isa_of(ops), num_threads=5)
+    length, num_heads, block_size, head_dim = 1 << 17, 16, 32, 32
+    cache = torch.zeros(1, num_heads, block_size, head_dim).bfloat16()
+    table = torch.zeros(1, length // block_size, dtype=torch.int32)
+    batch = make_batch([(length - 1, length)], block_size, tables=table)
+    query = torch.zeros(1, num_heads, head_dim).bfloat16()
+    with no_large_memory(), pytest.raises(MemoryError, match="the kernel paged_attention"):
+        ops.paged_attention(query, cache, cache, batch, scale=1.0)
+    assert torch.equal(
+        ops.paged_attention(query, cache, cache, batch, scale=1.0), torch.zeros(1, 512).bfloat16()
+    )

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from tests.kernels.cpu.variants import isa_of, make_ops
+from tests.kernels.memory_limit import LARGE, no_large_memory
 from tests.kernels.tolerance import DTYPES, assert_close
 
 from triolet_kernels.cpu import CpuOps
@@ -73,6 +74,14 @@ def test_a_row_that_is_not_finite_leaves_the_others_alone(
     assert not torch.isfinite(actual[[3, 20]]).any()
     others = [row for row in range(35) if row not in (3, 20)]
     assert torch.equal(actual[others], expected[others])
+
+
+def test_no_memory_for_padded_rows_is_an_error(ops: CpuOps) -> None:
+    packed = ops.pack_linear(torch.randn(1, 33), None, torch.bfloat16)
+    x = torch.ones(LARGE // 128, 33).bfloat16()
+    with no_large_memory(), pytest.raises(MemoryError, match="the kernel dense_linear"):
+        ops.linear(x, packed)
+    assert torch.isfinite(ops.linear(x[:9], packed)).all()
 
 
 def test_torch_has_nothing_to_do(ops: CpuOps) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.kernels.cpu.variants import ISAS, build_if_missing, make_ops
+from tests.kernels.memory_limit import LARGE, no_large_memory
 from tests.kernels.quantized import quantize
 from tests.kernels.tolerance import DTYPES, assert_close
 from torch import Tensor
 
 from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.loader import NativeLibrary
+from triolet_kernels.quant import NotFiniteError, QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
 ROUNDING = ("cpu-avx512", "cpu-avx2")
@@ -110,6 +114,42 @@ def test_bits_of_a_row_do_not_depend_on_company(ops: CpuOps, kind: str, width: i
         start = (7 * count) % (550 - count)
         alone = ops.linear(x[start : start + count].clone(), packed)
         assert torch.equal(alone, together[start : start + count])
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q5_1"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_leaves_the_others_alone(any_ops: CpuOps, kind: str, value: float) -> None:
+    width = 96
+    packed = any_ops.pack_linear(quantize(torch.randn(70, width), kind), torch.randn(70), torch.bfloat16)
+    x = torch.randn(width, width).bfloat16()
+    expected = any_ops.linear(x, packed)
+    rows = torch.arange(width) % 5 == 3
+    x[rows, torch.arange(width)[rows]] = value  # in each place of a block
+    actual = any_ops.linear(x, packed)
+    assert not torch.isfinite(actual[rows]).any()
+    assert torch.equal(actual[~rows], expected[~rows])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("isa", ["amx", "avx512", "avx2"])
+def test_scales_that_are_not_finite_are_refused(isa: str, kind: str, value: float) -> None:
+    weight = quantize(torch.randn(40, 64), kind)
+    data = weight.data.clone()
+    data[3, :2] = torch.tensor([value]).half().view(torch.uint8)
+    damaged = QuantTensor(data, kind, weight.shape)
+    with pytest.raises(NotFiniteError, match="a scale is infinite or not a number"):
+        make_ops(isa).pack_linear(damaged, None, torch.bfloat16)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_no_memory_for_the_rounded_inputs_is_an_error(isa: str) -> None:
+    ops, width = make_ops(isa), 256
+    packed = ops.pack_linear(quantize(torch.randn(1, width), "Q4_1"), None, torch.bfloat16)
+    x = torch.ones(LARGE // width, width).bfloat16()
+    with no_large_memory(), pytest.raises(MemoryError, match="the kernel linear"):
+        ops.linear(x, packed)
+    assert torch.isfinite(ops.linear(x[:9], packed)).all()
 
 
 def test_goes_with_other_users_of_matrix_tiles(any_ops: CpuOps) -> None:

@@ -6,16 +6,18 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.kernels.batches import make_batch
 from tests.kernels.cpu.variants import isa_of, make_ops
+from tests.kernels.memory_limit import LARGE, no_large_memory
 from tests.kernels.quantized import quantize
 from torch import Tensor
 
-from triolet_kernels.cpu import CpuOps
+from triolet_kernels.cpu import CpuOps, program
 from triolet_kernels.cpu.loader import NativeLibrary
-from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.ops import AttentionBatch, KVCache
 
 HIDDEN, WIDTH, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 96, 160, 4, 2, 32, 32
@@ -158,17 +160,53 @@ def test_a_larger_step_or_another_cache_is_recorded_again(ops: CpuOps) -> None:
     assert model.num_runs == 3
 
 
-def test_memory_is_used_again(ops: CpuOps) -> None:
+def test_more_rows_to_look_at_than_tokens_are_recorded_again(ops: CpuOps) -> None:
+    runner, cache, norm = ops.step_runner(), make_cache(torch.float32), torch.rand(HIDDEN)
+    batches = [make_batch([(0, 4)], BLOCK_SIZE)]
+
+    def step(residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor) -> Tensor:
+        return ops.take_rows(ops.rms_norm(residual, norm, 1e-5), rows)
+
+    residual = torch.randn(4, HIDDEN)
+    for rows in (torch.tensor([3]), torch.arange(4).repeat(300)):
+        expected = one_by_one(step, residual, batches, cache, rows)
+        assert torch.equal(runner(step, residual, batches, cache, rows), expected)
+
+
+def test_a_kernel_without_memory_ends_the_step_with_an_error(ops: CpuOps) -> None:
+    width = 33  # which is to be padded, in memory of the kernel's own
+    packed = ops.pack_linear(torch.randn(1, width), None, torch.bfloat16)
+    runner, cache, norm = ops.step_runner(), make_cache(torch.bfloat16), torch.rand(width)
+    batches = [make_batch([(0, 4)], BLOCK_SIZE)]
+
+    def step(residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor) -> Tensor:
+        return ops.take_rows(ops.linear(ops.rms_norm(residual, norm, 1e-5, torch.bfloat16), packed), rows)
+
+    residual, rows = torch.ones(LARGE // 128, width), torch.tensor([3])
+    expected = runner(step, residual, batches, cache, rows).clone()
+    with no_large_memory(), pytest.raises(MemoryError, match="the kernels of a step"):
+        runner(step, residual, batches, cache, rows)
+    assert torch.equal(runner(step, residual, batches, cache, rows), expected)
+
+
+def test_memory_is_used_again(ops: CpuOps, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    allocate = program._aligned_memory
+
+    def note_size(num_bytes: int) -> NDArray[np.uint8]:
+        sizes.append(num_bytes)
+        return allocate(num_bytes)
+
+    monkeypatch.setattr(program, "_aligned_memory", note_size)
     model = Model(ops, torch.bfloat16)
-    one, many = ops.step_runner(), ops.step_runner()
-    run(one, model, [(0, 5)], make_cache(torch.bfloat16))
+    run(ops.step_runner(), model, [(0, 5)], make_cache(torch.bfloat16))
+    num_bytes_of_two = sum(sizes)
+    sizes.clear()
     model.layers = model.layers[:1] * 6 + model.layers[1:]
     batches = [make_batch([(0, 5)], BLOCK_SIZE)] * len(model.layers)
     cache = [*make_cache(torch.bfloat16)[:1] * 6, *make_cache(torch.bfloat16)[1:]]
-    many(model.step, torch.randn(5, HIDDEN), batches, cache, torch.tensor([4]))
-    assert isinstance(one, ProgramRunner)
-    assert isinstance(many, ProgramRunner)
-    assert 0 < one.num_bytes <= many.num_bytes < 1.2 * one.num_bytes
+    ops.step_runner()(model.step, torch.randn(5, HIDDEN), batches, cache, torch.tensor([4]))
+    assert 0 < num_bytes_of_two <= sum(sizes) < 1.2 * num_bytes_of_two
 
 
 def test_a_step_that_asks_torch_for_something_runs_as_it_stands(ops: CpuOps) -> None:

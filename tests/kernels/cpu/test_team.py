@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,10 +25,10 @@ def run_team() -> RunTeam:
     build_if_missing()
     entry, _ = NativeLibrary.open({}).team
     assert entry is not None
-    function = ctypes.CFUNCTYPE(None, Body, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)(entry)
+    function = ctypes.CFUNCTYPE(None, Body, ctypes.c_void_p, ctypes.c_uint)(entry)
 
     def run(body: Callable[[], None], num_threads: int) -> None:
-        function(Body(lambda _: body()), None, num_threads, 0)
+        function(Body(lambda _: body()), None, num_threads)
 
     return run
 
@@ -46,19 +47,26 @@ def test_the_caller_takes_part_and_no_more_than_asked_for(run_team: RunTeam) -> 
         assert len(threads) == len(set(threads)) <= 3
 
 
+def has_workers(run_team: RunTeam) -> bool:
+    """Whether one comes while the caller stays in a job."""
+    others, has_come = threading.Semaphore(0), False
+    caller = threading.get_native_id()
+
+    def body() -> None:
+        nonlocal has_come
+        if threading.get_native_id() == caller:
+            has_come = others.acquire(timeout=10)
+        else:
+            others.release()
+
+    run_team(body, 2)
+    return has_come
+
+
 def test_workers_do_take_part(run_team: RunTeam) -> None:
-    # The caller stays until a worker has come: it must come, whether asleep or spinning.
+    # They must come, whether asleep or spinning.
     for _ in range(20):
-        others = threading.Semaphore(0)
-        caller = threading.get_native_id()
-
-        def body(others: threading.Semaphore = others, caller: int = caller) -> None:
-            if threading.get_native_id() == caller:
-                assert others.acquire(timeout=30)
-            else:
-                others.release()
-
-        run_team(body, 2)
+        assert has_workers(run_team)
 
 
 def test_nothing_is_running_when_it_returns(run_team: RunTeam) -> None:
@@ -74,20 +82,32 @@ def test_nothing_is_running_when_it_returns(run_team: RunTeam) -> None:
         assert inside["came"] == inside["left"] >= 1
 
 
+def num_threads_here() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 def test_a_second_caller_works_alone_meanwhile(run_team: RunTeam) -> None:
-    threads: list[int] = []
+    caller, threads = threading.get_native_id(), list[int]()
+    num_hired = -1
 
     def second() -> None:
-        run_team(lambda: threads.append(threading.get_native_id()), 2)
+        nonlocal num_hired
+        before = num_threads_here()
+        run_team(lambda: threads.append(threading.get_native_id()), 100)  # more than there are workers
+        num_hired = num_threads_here() - before
 
     def first() -> None:
-        if not threads:
-            thread = threading.Thread(target=second)
-            thread.start()
-            thread.join()
+        if threading.get_native_id() != caller:
+            return
+        thread = threading.Thread(target=second, daemon=True)
+        thread.start()
+        thread.join(timeout=10)
+        threads.append(thread.native_id or 0)
 
-    run_team(first, 1 + 1)
-    assert threads
+    run_team(first, 2)
+    assert num_hired == 0, "it neither waited for the first caller nor opened a job of its own"
+    assert len(threads) == 2
+    assert len(set(threads)) == 1
 
 
 def test_callers_in_many_threads_get_right_results() -> None:
@@ -110,12 +130,19 @@ def test_callers_in_many_threads_get_right_results() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_has_a_team_of_its_own(run_team: RunTeam) -> None:
+@pytest.mark.parametrize("is_job_open", [False, True])
+def test_a_forked_child_has_a_team_of_its_own(run_team: RunTeam, is_job_open: bool) -> None:
     run_team(lambda: None, 2)
-    child = os.fork()
-    if child == 0:
-        done: list[int] = []
-        run_team(lambda: done.append(1), 2)
-        os._exit(0 if done else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    caller, codes = os.getpid(), list[int]()
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if has_workers(run_team) else 1)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    if is_job_open:
+        run_team(lambda: fork() if threading.get_native_id() == caller else None, 2)
+    else:
+        fork()
+    assert codes == [0]

@@ -17,6 +17,7 @@ from triolet.models.config import ModelConfig, RopeConfig
 from triolet.models.loader import load_model
 from triolet.models.registry import MODEL_TYPES
 from triolet_kernels.ops import Ops, select_ops
+from triolet_kernels.quant import NotFiniteError
 
 CONFIG = ModelConfig(
     architecture="qwen2",
@@ -135,6 +136,29 @@ def test_an_unknown_architecture_lists_the_known_ones(ops: Ops) -> None:
     checkpoint.config = dataclasses.replace(CONFIG, architecture="mamba")
     with pytest.raises(UnknownArchitectureError, match=r"'mamba'.*llama, mistral, qwen2, qwen3, gemma3"):
         load(checkpoint, ops)
+
+
+class DamageFound:
+    """Operations that find the weights of the n-th layer damaged."""
+
+    def __init__(self, ops: Ops, num_sound: int) -> None:
+        self._ops = ops
+        self._num_sound = num_sound
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def pack_linear(self, *arguments: Any) -> Any:
+        self._num_sound -= 1
+        if self._num_sound < 0:
+            raise NotFiniteError("a scale is infinite")
+        return self._ops.pack_linear(*arguments)
+
+
+def test_names_damaged_tensors_and_says_what_to_do(ops: Ops) -> None:
+    names = r"model\.layers\.0\.mlp\.gate_proj, model\.layers\.0\.mlp\.up_proj"
+    with pytest.raises(WeightsError, match=rf"{names} cannot be used: a scale is infinite.*fetch it again"):
+        load(make_checkpoint(), DamageFound(ops, 2))
 
 
 class PackingNotes:
