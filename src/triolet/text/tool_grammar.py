@@ -71,22 +71,23 @@ class CallGrammar:
     def _grammar(self, start: str, opening: str, triggered: str = "") -> str:
         """``triggered`` is the text that was read before the calls begin."""
         shape = self.form.shape
-        numbers = range(len(self.schemas))
+        # What is the same for all tools stands once: the size of a grammar is bounded.
+        head, _, _ = shape.before.partition("{name}")
         more = f"({self._text(shape.between)} call)*" if self.is_parallel else ""
-        lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/"]
         first = "call"
+        lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/"]
         if triggered:
             first = "first"
-            lines.append("first: " + " | ".join(f"first_{number}" for number in numbers))
-        lines.append(f"calls: {opening} {first} {more} {self._text(shape.closing)}")
-        lines.append("call: " + " | ".join(f"call_{number}" for number in numbers))
+            lines.append(f"first: {self._text((shape.opening + head).removeprefix(triggered))} body")
+        lines += [
+            f"calls: {opening} {first} {more} {self._text(shape.closing)}",
+            f"call: {self._text(head)} body",
+            f"body: ({' | '.join(f'body_{number}' for number in range(len(self.schemas)))}) "
+            + self._text(shape.after),
+        ]
         for number, (name, schema) in enumerate(self.schemas.items()):
-            rest = f"%json {json.dumps(schema)} {self._text(shape.after)}"
-            before = shape.call_before(name)
-            lines.append(f"call_{number}: {self._text(before)} {rest}")
-            if triggered:
-                lead = (shape.opening + before).removeprefix(triggered)
-                lines.append(f"first_{number}: {self._text(lead)} {rest}")
+            rest = shape.call_before(name).removeprefix(head)
+            lines.append(f"body_{number}: {self._text(rest)} %json {json.dumps(schema)}")
         if self.reasoning is not None:
             lines += self._lazy("thought", self.reasoning.closing)
         return "\n".join(lines) + "\n"

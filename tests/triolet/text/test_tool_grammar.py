@@ -12,13 +12,14 @@ from tests.triolet.text.drive import Driver
 from tests.triolet.text.test_grammar import accepts
 
 from triolet.sampling_params import StructuredOutputs
-from triolet.text.grammar import GrammarCompiler
+from triolet.text.grammar import GrammarCompiler, write_grammar
 from triolet.text.parsed_text import fold_calls
 from triolet.text.reasoning import REASONING_FORMATS
 from triolet.text.tool_grammar import CallGrammar, arguments_schema
 from triolet.text.tool_parsers.formats import TOOL_FORMATS
 from triolet.text.tool_parsers.hermes import HERMES
 from triolet.text.tool_parsers.tool_format import ToolFormat
+from triolet.web.tools import MAX_TOOLS
 
 pytestmark = pytest.mark.model
 
@@ -104,6 +105,24 @@ def test_what_is_forced_is_read_as_calls_with_valid_arguments(
         assert parsed.content == ""
         for call in fold_calls(list(parsed.tool_calls)):
             jsonschema.validate(json.loads(call.arguments), SCHEMAS[call.name or ""])
+
+
+@pytest.mark.parametrize("form", TOOL_FORMATS, ids=lambda form: form.name)
+def test_as_many_tools_as_are_allowed_stay_within_the_limits_of_grammars(form: ToolFormat) -> None:
+    schema = arguments_schema({"properties": {name: {"type": "string"} for name in "abcdef"}})
+    names = [f"{number:x<64}" for number in range(MAX_TOOLS)]
+    grammar = CallGrammar(form=form, schemas=dict.fromkeys(names, schema), reasoning=REASONING_FORMATS[0])
+    for text in (grammar.forced(), grammar.free(), grammar.free({"type": "object"})):
+        written = write_grammar(StructuredOutputs(grammar=text))
+        assert all(name in written for name in names)
+
+
+def test_many_tools_can_be_called(smollm2_driver: Driver, smollm2_compiler: GrammarCompiler) -> None:
+    tools = {f"tool_{number}": arguments_schema(None) for number in range(MAX_TOOLS)}
+    right = STOP.replace("stop", f"tool_{MAX_TOOLS - 1}")
+    grammar = CallGrammar(form=HERMES, schemas=tools)
+    check(smollm2_driver, smollm2_compiler, grammar.forced(), [right], [STOP])
+    check(smollm2_driver, smollm2_compiler, grammar.free(), [right, "Hi"], [STOP])
 
 
 def test_markers_that_are_tokens_are_written_as_such(
