@@ -281,7 +281,7 @@ class Engine(EngineControl):
     ) -> RequestStream:
         """As :meth:`submit`, for a conversation put into the model's chat template.
 
-        ``rendering``: ``tools``, ``continue_final_message`` and the other options of ``ChatTemplate.render``.
+        ``rendering``: the options of ``ChatTemplate.render``: ``tools``, ``chat_template_kwargs`` and others.
         """
         chosen = params or SamplingParams()
 

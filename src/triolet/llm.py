@@ -86,7 +86,7 @@ class LLM:
         """Answer one conversation or several, through the model's chat template.
 
         ``rendering``: ``add_generation_prompt``, ``continue_final_message``, ``tools``, and variables of the
-        template.
+        template as ``chat_template_kwargs``.
         """
         add = partial(self._engine.add_chat_request, **rendering)
         return self._run(_many(messages, Mapping), sampling_params, priority, add, use_tqdm)

@@ -22,12 +22,23 @@ from triolet.text.tool_parsers.hermes import HERMES
 from triolet.text.tool_parsers.tool_format import ToolFormat
 from triolet.text.tool_prompt import describe_tools, spell_calls, with_parsed_arguments
 
-__all__ = ["ChatTemplate"]
+__all__ = ["ChatTemplate", "check_variables"]
 
 MAX_SOURCE_CHARACTERS = 2**17
 _MAX_MESSAGE_CHARACTERS = 1_000
-_RESERVED = frozenset({"add_generation_prompt", "bos_token", "eos_token", "messages", "tools"})
+_RESERVED = frozenset({
+    "add_generation_prompt", "bos_token", "continue_final_message", "cycler", "dict", "eos_token", "joiner",
+    "messages", "namespace", "raise_exception", "range", "strftime_now", "tools",
+})  # fmt: skip
+"""What templates find under these names has another source."""
 _TOOLS = re.compile(r"\btools\b")
+
+
+def check_variables(variables: Mapping[str, Any]) -> None:
+    """Raises :class:`InvalidRequestError` for a name that a template has another meaning for."""
+    for name in sorted(_RESERVED & variables.keys()):
+        param = f"chat_template_kwargs.{name}"
+        raise InvalidRequestError(f"{param}: cannot be given here; the template has its own", param=param)
 
 
 class ChatTemplate:
@@ -71,21 +82,19 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt for ``messages``, each with a ``role`` and a ``content``.
 
         ``content`` is a string, None (an empty one), or a list of text parts, which are joined by line
         breaks. ``tools`` are described to the model, by the template or in the system message. With
         ``continue_final_message`` the prompt ends where the last message does, for the model to go on with.
-        ``variables`` go to the template. Raises :class:`InvalidRequestError` with ``param`` set
-        if a message is malformed, or with the template's own words if it refuses.
+        ``chat_template_kwargs`` are variables of the template, whatever their names.
+
+        Raises :class:`InvalidRequestError` with ``param`` set if a message is malformed, or with the
+        template's own words if it refuses.
         """
-        if reserved := _RESERVED & variables.keys():
-            names = ", ".join(sorted(reserved))
-            raise InvalidRequestError(
-                f"chat_template_kwargs: {names} cannot be given", param="chat_template_kwargs"
-            )
+        check_variables(chat_template_kwargs or {})
         plain = _plain_messages(messages)
         if continue_final_message and plain[-1]["role"] != "assistant":
             raise _invalid(f"messages[{len(plain) - 1}].role", "must be 'assistant' to be continued")
@@ -94,7 +103,7 @@ class ChatTemplate:
         if tools and not self._knows_tools:
             written = describe_tools(written, tools, shape)
         given = {
-            **variables,
+            **(chat_template_kwargs or {}),
             **self._special_tokens,
             "tools": list(tools) if tools and self._knows_tools else None,
             "add_generation_prompt": add_generation_prompt and not continue_final_message,

@@ -52,6 +52,11 @@ class CallGrammar:
     reasoning: ReasoningFormat | None = None
     is_reasoning_open: bool = False
 
+    @property
+    def rules(self) -> list[str]:
+        """The names of the rules that hold the schemas, each on a line of its own."""
+        return [f"body_{number}" for number in range(len(self.schemas))]
+
     def forced(self) -> str:
         """One call at least, and nothing else but reasoning."""
         return self._grammar(f"start: {self._prefix()} calls", self._text(self.form.shape.opening))
@@ -82,12 +87,11 @@ class CallGrammar:
         lines += [
             f"calls: {opening} {first} {more} {self._text(shape.closing)}",
             f"call: {self._text(head)} body",
-            f"body: ({' | '.join(f'body_{number}' for number in range(len(self.schemas)))}) "
-            + self._text(shape.after),
+            f"body: ({' | '.join(self.rules)}) {self._text(shape.after)}",
         ]
-        for number, (name, schema) in enumerate(self.schemas.items()):
+        for rule, (name, schema) in zip(self.rules, self.schemas.items(), strict=True):
             rest = shape.call_before(name).removeprefix(head)
-            lines.append(f"body_{number}: {self._text(rest)} %json {json.dumps(schema)}")
+            lines.append(f"{rule}: {self._text(rest)} %json {json.dumps(schema)}")
         if self.reasoning is not None:
             lines += self._lazy("thought", self.reasoning.closing)
         return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ older messages become text. Knows no template and no request.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from triolet.text.tool_parsers.tool_format import CallShape
 __all__ = ["describe_tools", "spell_calls", "with_parsed_arguments"]
 
 Message = dict[str, Any]
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _SECTION = """\
 You can call these functions, given one a line as JSON:
@@ -45,7 +48,10 @@ def spell_calls(messages: Sequence[Message], shape: CallShape) -> list[Message]:
 
 
 def with_parsed_arguments(messages: Sequence[Message]) -> list[Message]:
-    """The arguments of calls as objects, as most templates want them; no JSON stays as it is."""
+    """The arguments of calls as objects, as most templates want them; no JSON stays as it is.
+
+    Half a character, which models can write as an escape, has no token: U+FFFD takes its place.
+    """
     return [
         {**message, "tool_calls": [_with_object(call) for call in message["tool_calls"]]}
         if message.get("tool_calls")
@@ -72,6 +78,8 @@ def _spelled(message: Message, shape: CallShape) -> Message:
 def _with_object(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = json_object(function["arguments"])
+    if arguments is not None and _LONE_SURROGATE.search(text := _json(arguments)):
+        arguments = json.loads(_LONE_SURROGATE.sub("\ufffd", text))
     parsed = function["arguments"] if arguments is None else arguments
     return {**call, "function": {**function, "arguments": parsed}}
 

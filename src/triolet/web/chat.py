@@ -14,7 +14,7 @@ from triolet.text.parsed_text import ToolCallDelta, fold_calls
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
-from triolet.web.chat_request import prepare_chat
+from triolet.web.chat_request import blaming_sent_fields, prepare_chat
 from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
 from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
@@ -137,7 +137,8 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
             require_serving(engine)
             with body.blaming_its_own_fields():
                 chat = prepare_chat(engine, body, params, messages)
-        with body.blaming_its_own_fields():
+        blaming = partial(blaming_sent_fields, body, chat)
+        with blaming():
             submit = partial(
                 engine.submit_chat,
                 chat.messages,
@@ -146,7 +147,9 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
                 options=options,
                 **chat.rendering,
             )
-            generation = await submit_all([submit], num_choices=body.num_choices, amend=chat.reader)
+            generation = await submit_all(
+                [submit], num_choices=body.num_choices, amend=chat.reader, blaming=blaming
+            )
         shape = ChatShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval

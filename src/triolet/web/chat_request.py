@@ -6,33 +6,51 @@ Knows nothing of HTTP or of the shape of answers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from triolet.errors import InvalidRequestError
 from triolet.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputs
-from triolet.text.json_schema import parse_schema
+from triolet.text.json_schema import SchemaError, parse_schema, prepare_schema
 from triolet.text.parsed_text import AnswerParser, ChainedParser
 from triolet.text.reasoning import ReasoningFormat
 from triolet.text.tool_grammar import CallGrammar
 from triolet.text.tool_parsers.tool_format import ToolFormat
+from triolet.web.call_errors import CallErrors
 from triolet.web.generation import Delta
 from triolet.web.schema import ChatBody
 from triolet.web.serving_engine import MessageText, ServingEngine, TokenText
 from triolet.web.tools import ToolUse
 
-__all__ = ["AnswerReader", "ChatRequest", "prepare_chat"]
+__all__ = ["AnswerReader", "ChatRequest", "blaming_sent_fields", "prepare_chat"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What is submitted: ``rendering`` to the chat template. ``reader`` None leaves answers as they are."""
+    """What is submitted: ``rendering`` to the chat template. ``reader`` None leaves answers as they are.
+
+    ``errors`` says of which field an error is where a grammar was made of several.
+    """
 
     messages: list[dict[str, Any]]
     params: SamplingParams | BeamSearchParams
     rendering: dict[str, Any]
     reader: AnswerReader | None
+    errors: CallErrors | None = None
+
+
+@contextmanager
+def blaming_sent_fields(body: ChatBody, chat: ChatRequest) -> Iterator[None]:
+    """What the engine finds wrong is said of the fields that were sent."""
+    with body.blaming_its_own_fields():
+        try:
+            yield
+        except InvalidRequestError as error:
+            if chat.errors is None:
+                raise
+            raise chat.errors.explain(error) from error.__cause__
 
 
 class AnswerReader:
@@ -101,8 +119,9 @@ def prepare_chat(
         rendering["tools"] = tools.described
     markers = _markers(template, engine.tokenizer, has_tools=tools is not None)
     has_format = isinstance(params, SamplingParams) and params.structured_outputs is not None
+    errors = None
     if tools is not None and (tools.is_enforced or has_format):
-        params = _enforced(params, tools, template, rendering, markers)
+        params, errors = _enforced(params, tools, template, rendering, markers)
     if markers and isinstance(params, SamplingParams):
         params = params.replace(skip_special_tokens=False)
     reader = AnswerReader(
@@ -111,7 +130,7 @@ def prepare_chat(
         template.reasoning_format,
         is_reasoning_included=body.include_reasoning is not False,
     )
-    return ChatRequest(messages, params, rendering, reader)
+    return ChatRequest(messages, params, rendering, reader, errors)
 
 
 def _enforced(
@@ -120,7 +139,8 @@ def _enforced(
     template: MessageText,
     rendering: Mapping[str, Any],
     markers: frozenset[str],
-) -> SamplingParams:
+) -> tuple[SamplingParams, CallErrors]:
+    """The parameters with a grammar for calls, and what its errors mean."""
     if isinstance(params, BeamSearchParams):
         raise InvalidRequestError("tools: cannot be enforced with use_beam_search", param="tools")
     reasoning = template.reasoning_format
@@ -139,15 +159,24 @@ def _enforced(
             param="tool_choice",
         )
     text = grammar.forced() if tools.is_forced else grammar.free(_answer_schema(asked))
-    return params.replace(structured_outputs=StructuredOutputs(grammar=text))
+    fields = dict(zip(grammar.rules, tools.fields, strict=True)) | {"answer": "structured_outputs.json"}
+    errors = CallErrors(text, fields)
+    return params.replace(structured_outputs=StructuredOutputs(grammar=text)), errors
 
 
 def _answer_schema(asked: StructuredOutputs | None) -> dict[str, Any] | None:
-    """The schema of an answer that is no call."""
+    """The schema of an answer that is no call. Raises :class:`InvalidRequestError` if there can be none."""
     if asked is None:
         return None
-    schema = {"type": "object"} if asked.json_object else parse_schema(asked.json)
-    return schema if isinstance(schema, dict) else {}
+    if asked.json_object:
+        return {"type": "object"}
+    try:
+        schema = parse_schema(asked.json)
+        prepare_schema(schema)
+    except SchemaError as error:
+        param = "structured_outputs.json"
+        raise InvalidRequestError(f"{param}: {error}", param=param) from None
+    return {} if schema is True else dict(schema)
 
 
 def _is_reasoning_open(

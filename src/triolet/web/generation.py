@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,6 +111,7 @@ class Generation:
     """Reads the streams of one request, each with ``num_choices`` choices: those of the first come first.
 
     ``amend`` is given each delta and may make another of it. ``is_prompt_only``: only the prompt is wanted.
+    ``blaming`` is around the failure of a choice, to name the fields that were sent.
     No task outlives a call of :meth:`next`, so that the reader may be a generator, a handler or a test.
     """
 
@@ -121,11 +122,13 @@ class Generation:
         num_choices: int = 1,
         amend: Callable[[Delta], Delta] | None = None,
         is_prompt_only: bool = False,
+        blaming: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._open = dict(enumerate(streams))
         self._num_choices = num_choices
         self._amend = amend
         self._is_prompt_only = is_prompt_only
+        self._blaming = blaming
         self._prompts: dict[int, PromptPart] = {}
         self._begun: set[int] = set()
         self._last: dict[int, RequestOutput] = {}
@@ -168,7 +171,8 @@ class Generation:
                 self._fail(error)
         if self._failure is not None and not deltas:
             self.abort()
-            raise self._failure
+            with self._blaming():
+                raise self._failure
         return deltas
 
     def abort(self) -> None:

@@ -22,6 +22,7 @@ from triolet.sampling_params import (
     RequestOutputKind,
     SamplingParams,
 )
+from triolet.text.chat_template import check_variables
 from triolet.web.body import decode_json
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields, is_neutral
 from triolet.web.messages import Message
@@ -47,7 +48,6 @@ _SAMPLING_FIELDS = (
     "truncate_prompt_tokens",
 )  # fmt: skip
 _OPTION_FIELDS = ("priority", "cache_salt", "queue_timeout", "first_token_timeout", "timeout")
-_RENDERING = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 _BEAM_FIELDS = ("length_penalty", "ignore_eos", "include_stop_str_in_output")
 _IDLE_IN_A_SEARCH: Mapping[str, tuple[Any, ...]] = {
     "temperature": (0, 1), "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "presence_penalty": (0,),
@@ -150,7 +150,7 @@ class GenerationBody(Struct, kw_only=True):
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:
         """What the engine finds wrong is said of the fields that were sent."""
-        with blaming_response_format(self.response_format):
+        with blaming_response_format(self.response_format, self.structured_outputs):
             yield
 
     def _sampling_params(self, **chosen: Any) -> SamplingParams:
@@ -251,22 +251,21 @@ class ChatBody(GenerationBody, kw_only=True):
         return tool_use_of(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     def rendering(self) -> dict[str, Any]:
-        """What the chat template is told besides the messages and the tools."""
+        """What the chat template is told besides the messages and the tools. Its variables stay a mapping of
+        their own: their names are the caller's."""
         if self.continue_final_message and self.add_generation_prompt:
             raise InvalidRequestError(
                 "continue_final_message: not allowed with add_generation_prompt; send one of them",
                 param="continue_final_message",
             )
         variables = dict(self.chat_template_kwargs or {})
-        if taken := variables.keys() & _RENDERING:
-            raise InvalidRequestError(
-                f"chat_template_kwargs: {min(taken)} cannot be given here", param="chat_template_kwargs"
-            )
+        check_variables(variables)
         if self.reasoning_effort is not None:
             variables.setdefault("reasoning_effort", self.reasoning_effort)
             if self.reasoning_effort == "none":
                 variables.setdefault("enable_thinking", False)
-        return variables | {
+        return {
+            "chat_template_kwargs": variables,
             "add_generation_prompt": self.add_generation_prompt is not False,
             "continue_final_message": bool(self.continue_final_message),
         }
@@ -303,24 +302,13 @@ class ChatBody(GenerationBody, kw_only=True):
     def blaming_its_own_fields(self) -> Iterator[None]:
         """What is wrong with ``max_tokens`` is said of its newer name, where that was sent."""
         try:
-            with blaming_response_format(self.response_format), self._blaming_tools():
+            with blaming_response_format(self.response_format, self.structured_outputs):
                 yield
         except InvalidRequestError as error:
             if error.param != "max_tokens" or self.max_tokens is not None:
                 raise
             message = error.message.replace("max_tokens", "max_completion_tokens")
             raise type(error)(message, param="max_completion_tokens") from error.__cause__
-
-    @contextmanager
-    def _blaming_tools(self) -> Iterator[None]:
-        """What is wrong with a grammar that was made of the tools is said of them."""
-        try:
-            yield
-        except InvalidRequestError as error:
-            if not self.tools or error.param != "structured_outputs.grammar" or self.structured_outputs:
-                raise
-            message = error.message.replace("structured_outputs.grammar", "tools", 1)
-            raise type(error)(message, param="tools") from error.__cause__
 
     def message_mappings(self) -> list[dict[str, Any]]:
         return [message.as_mapping(index) for index, message in enumerate(self.messages)]

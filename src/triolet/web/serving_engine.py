@@ -69,7 +69,15 @@ class MessageText(Protocol):
     @property
     def reasoning_format(self) -> ReasoningFormat | None: ...
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **rendering: Any) -> str: ...
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = ...,
+        continue_final_message: bool = ...,
+        tools: Sequence[Mapping[str, Any]] | None = ...,
+        chat_template_kwargs: Mapping[str, Any] | None = ...,
+    ) -> str: ...
 
 
 class ServingEngine(Protocol):

@@ -7,6 +7,7 @@ its errors in terms of what was sent. This module knows nothing of grammars or o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 from triolet.errors import InvalidRequestError
 from triolet.sampling_params import StructuredOutputs
 
-__all__ = ["blaming_response_format", "structured_outputs_of"]
+__all__ = ["blaming_response_format", "renamed", "structured_outputs_of"]
+
+_NAME = re.compile(r"\bstructured_outputs\b(?:\.\w+)?")
 
 NEUTRAL: Mapping[str, Any] = {
     "disable_additional_properties": False, "disable_any_whitespace": False, "disable_fallback": True,
@@ -43,18 +46,27 @@ def structured_outputs_of(
 
 
 @contextmanager
-def blaming_response_format(response_format: Mapping[str, Any] | None) -> Iterator[None]:
-    """Errors of the engine about ``structured_outputs`` name ``response_format``, if that was sent."""
+def blaming_response_format(
+    response_format: Mapping[str, Any] | None, structured_outputs: Mapping[str, Any] | None
+) -> Iterator[None]:
+    """Errors of the engine about ``structured_outputs`` name ``response_format``, if only that was sent."""
     try:
         yield
     except InvalidRequestError as error:
-        param = error.param or ""
-        if response_format is None or not param.startswith("structured_outputs"):
+        if response_format is None or structured_outputs:
             raise
         name = "response_format"
         if response_format.get("type") == "json_schema":
             name += ".json_schema.schema"
-        raise type(error)(error.message.replace(param, name, 1), param=name) from error.__cause__
+        raise renamed(error, name) from error.__cause__
+
+
+def renamed(error: InvalidRequestError, name: str) -> InvalidRequestError:
+    """The same error, with ``name`` in place of ``structured_outputs`` and its members."""
+    message = _NAME.sub(name, error.message)
+    if message == error.message:
+        return error
+    return type(error)(message, param=None if error.param is None else _NAME.sub(name, error.param))
 
 
 def _of_response_format(response_format: Mapping[str, Any]) -> StructuredOutputs | None:

@@ -41,10 +41,12 @@ class Tool(Struct):
 class ToolUse:
     """The tools that may be called. ``is_forced``: one must be; ``is_parallel``: several may be.
 
-    ``schemas``: what the arguments must be, by name, where they are enforced.
+    ``schemas``: what the arguments must be, by name, where they are enforced. ``places``: of each of these
+    tools, among those that were sent.
     """
 
     tools: Sequence[Tool]
+    places: Sequence[int]
     schemas: dict[str, Any]
     is_forced: bool
     is_parallel: bool
@@ -54,6 +56,11 @@ class ToolUse:
     def described(self) -> list[dict[str, Any]]:
         """The tools as chat templates take them."""
         return [_described(tool) for tool in self.tools]
+
+    @property
+    def fields(self) -> list[str]:
+        """Where each of the schemas was sent."""
+        return [f"tools[{index}].function.parameters" for index in self.places]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -69,13 +76,16 @@ def tool_use_of(tools: Sequence[Tool] | None, tool_choice: Any, is_parallel: boo
         return None
     is_forced = mode == "required"
     schemas: dict[str, Any] = {}
+    places: list[int] = []
     for index, tool in enumerate(tools or ()):
         if tool not in chosen:
             continue
+        places.append(index)
         is_held = is_forced or bool(tool.function.strict)
         schemas[tool.function.name] = _schema_of(tool, index) if is_held else {"type": "object"}
     return ToolUse(
         tools=chosen,
+        places=places,
         schemas=schemas,
         is_forced=is_forced,
         is_parallel=is_parallel is not False,

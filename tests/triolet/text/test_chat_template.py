@@ -139,7 +139,8 @@ def test_whitespace_around_blocks_is_trimmed() -> None:
 
 def test_what_templates_expect_of_jinja() -> None:
     def render(source: str, **variables: Any) -> str:
-        return ChatTemplate(source, now=lambda: datetime(2024, 7, 26)).render(HELLO, **variables)
+        template = ChatTemplate(source, now=lambda: datetime(2024, 7, 26))
+        return template.render(HELLO, chat_template_kwargs=variables)
 
     assert render("{{ strftime_now('%d %b %Y') }}") == "26 Jul 2024"
     assert render("{{ {'a': '<é>', 'b': 1} | tojson }}") == '{"a": "<é>", "b": 1}'
@@ -150,16 +151,34 @@ def test_what_templates_expect_of_jinja() -> None:
     )
     assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c") == "abc"
     assert render("{{ tools is none }} {{ missing is defined }}[{{ missing }}]") == "True False[]"
-    assert render("{{ tools[0].name }}<tool_call>", tools=[{"name": "f"}]) == "f<tool_call>"
+    with_tools = ChatTemplate("{{ tools[0].name }}<tool_call>")
+    assert with_tools.render(HELLO, tools=[{"name": "f"}]) == "f<tool_call>"
     assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
     assert render("{{ '<b>' }}") == "<b>"
     assert render("{{ add_generation_prompt }}") == "True"
 
 
 def test_variables_cannot_replace_the_messages() -> None:
-    with pytest.raises(InvalidRequestError, match="bos_token cannot be given") as caught:
-        ChatTemplate(ECHO).render(HELLO, bos_token="x")
-    assert caught.value.param == "chat_template_kwargs"
+    for name in ("bos_token", "messages", "tools", "continue_final_message", "raise_exception"):
+        with pytest.raises(InvalidRequestError, match=f"{name}: cannot be given") as caught:
+            ChatTemplate(ECHO).render(HELLO, chat_template_kwargs={name: "x"})
+        assert caught.value.param == f"chat_template_kwargs.{name}"
+
+
+def test_a_variable_may_have_any_other_name() -> None:
+    names = (
+        "self",
+        "params",
+        "options",
+        "request_id",
+        "variables",
+        "chat_template_kwargs",
+        "class",
+        "not a name",
+        "",
+    )
+    variables = dict.fromkeys(names, "x")
+    assert ChatTemplate("{{ params }}{{ options }}").render(HELLO, chat_template_kwargs=variables) == "xx"
 
 
 @pytest.mark.parametrize(

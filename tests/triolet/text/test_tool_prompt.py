@@ -85,3 +85,9 @@ def test_only_words_of_the_assistant_are_continued(messages: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         ChatTemplate(PLAIN).render(messages, continue_final_message=True)
     assert caught.value.param == "messages"
+
+
+def test_half_a_character_in_an_old_call_is_replaced() -> None:
+    call = {"function": {"name": "f", "arguments": '{"a": "\\ud800", "b": "\\ud83d\\ude00"}'}}
+    (message,) = with_parsed_arguments([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    assert message["tool_calls"][0]["function"]["arguments"] == {"a": "\ufffd", "b": "😀"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import events_of, serving
 
+from triolet.errors import InvalidRequestError
 from triolet.sampling_params import SamplingParams
 from triolet.text.reasoning import REASONING_FORMATS
 from triolet.text.tool_parsers.harmony import HARMONY
@@ -24,6 +26,10 @@ TOOLS = [
 ]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Öslo"}}\n</tool_call>'
 PATH = "/v1/chat/completions"
+
+
+def answer_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
 
 
 async def ask(backend: str, reply: str, *, reasoning: bool = False, **body: Any) -> tuple[Any, FakeEngine]:
@@ -149,7 +155,8 @@ async def test_what_reaches_the_engine(anyio_backend_name: str) -> None:
     assert messages[1]["reasoning_content"] == "Hm."
     assert messages[2] == {"role": "tool", "tool_call_id": "1", "content": "dry"}
     assert rendering["tools"] == TOOLS
-    assert (rendering["x"], rendering["reasoning_effort"], rendering["enable_thinking"]) == (1, "none", False)
+    variables = {"x": 1, "reasoning_effort": "none", "enable_thinking": False}
+    assert rendering["chat_template_kwargs"] == variables
     assert isinstance(params.structured_outputs.grammar, str)
 
 
@@ -173,7 +180,19 @@ async def test_a_message_is_continued(anyio_backend_name: str) -> None:
         ),
         ({"tools": TOOLS, "parallel_tool_calls": False, "structured_outputs": {"regex": "a"}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": "required", "use_beam_search": True, "max_tokens": 3}, "tools"),
-        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"x": 1, "messages": []}}, "chat_template_kwargs.messages"),
+        (
+            {"chat_template_kwargs": {"add_generation_prompt": True}},
+            "chat_template_kwargs.add_generation_prompt",
+        ),
+        ({"tools": TOOLS, "structured_outputs": {"json": "{oops"}}, "structured_outputs.json"),
+        ({"tools": TOOLS, "structured_outputs": {"json": "[" * 100_000}}, "structured_outputs.json"),
+        ({"tools": TOOLS, "structured_outputs": {"json": {"if": {}}}}, "structured_outputs.json"),
+        (
+            {"tools": TOOLS, "response_format": answer_format({"if": {}})},
+            "response_format.json_schema.schema",
+        ),
     ],
 )
 async def test_what_is_wrong_is_named(body: dict[str, Any], param: str, anyio_backend_name: str) -> None:
@@ -183,8 +202,74 @@ async def test_what_is_wrong_is_named(body: dict[str, Any], param: str, anyio_ba
 
 async def test_a_structured_answer_leaves_room_for_calls(anyio_backend_name: str) -> None:
     schema = {"type": "object", "properties": {"wet": {"type": "boolean"}}}
-    answer_format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    body: dict[str, Any] = {"tools": TOOLS, "response_format": answer_format}
+    body: dict[str, Any] = {"tools": TOOLS, "response_format": answer_format(schema)}
     _, engine = await ask(anyio_backend_name, "x", **body)
     params: Any = engine.submitted[0][1]
     assert f"answer: %json {json.dumps(schema)}\n" in params.structured_outputs.grammar
+
+
+async def test_variables_of_the_template_may_have_any_name(anyio_backend_name: str) -> None:
+    names = ["options", "request_id", "params", "self", "engine", "rendering", "variables", "class", "", "é"]
+    variables = dict.fromkeys(names, 1)
+    answer, engine = await ask(anyio_backend_name, "x", chat_template_kwargs=variables)
+    assert answer.status_code == 200
+    assert engine.submitted[0][2]["chat_template_kwargs"] == variables
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_half_a_character_in_arguments_is_an_escape(is_streamed: bool, anyio_backend_name: str) -> None:
+    arguments = json.dumps(json.dumps({"city": "\ud800 \ude00"}, ensure_ascii=False))
+    reply = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+    answer, _ = await ask(anyio_backend_name, reply, tools=TOOLS, stream=is_streamed)
+    assert answer.status_code == 200
+    if is_streamed:
+        (call,) = folded(answer.text)[0]["calls"]
+        written = call["arguments"]
+    else:
+        written = answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    assert written == '{"city": "\\ud800 \\ude00"}'
+
+
+async def test_a_stream_pings_while_a_call_is_read(anyio_backend_name: str) -> None:
+    engine = FakeEngine(reply='<tool_call>{"arguments": {"city": "Oslo"}, "name": "weather"}')
+    async with serving(engine, anyio_backend_name, ping_interval=1e-9) as running:
+        answer = await running.client.post(PATH, json={"messages": [USER], "tools": TOOLS, "stream": True})
+    assert answer.text.count(": ping\n\n") > 10
+    assert folded(answer.text)[0]["calls"][0]["arguments"] == '{"city": "Oslo"}'
+
+
+GRAMMAR = "structured_outputs.grammar"
+ENGINE_ERRORS = [
+    (f"{GRAMMAR}: at 8(9): failed to compile JSON schema: no 8 | x", GRAMMAR,
+     "tools[1].function.parameters: no"),
+    (f"{GRAMMAR}: at 99(9): no", GRAMMAR, "tools: at 99(9): no"),
+    (f"{GRAMMAR}: 140000 characters", GRAMMAR, "tools: 140000 characters"),
+    ("structured_outputs: not compiled in time", "structured_outputs", "tools: not compiled in time"),
+    ("bad_words: bad_words and structured_outputs forbid every one", "bad_words",
+     "bad_words: bad_words and tools forbid every one"),
+    ("max_tokens: too many", "max_tokens", "max_completion_tokens: too many"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "param", "told"), ENGINE_ERRORS)
+async def test_the_engine_blames_the_tools_that_were_sent(
+    message: str, param: str, told: str, anyio_backend_name: str
+) -> None:
+    for is_submitted in (False, True):
+        engine = FakeEngine(hold_at=0)
+        error = InvalidRequestError(message, param=param)
+        async with serving(engine, anyio_backend_name) as running, anyio.create_task_group() as group:
+            if is_submitted:
+                group.start_soon(fail_when_held, engine, error)
+            else:
+                engine.refusal = error
+            body = {"messages": [USER], "tools": TOOLS, "tool_choice": "required"}
+            answer = await running.client.post(PATH, json=body)
+        known = answer.json()["error"]
+        assert (answer.status_code, known["message"]) == (400, told)
+        assert told.startswith(known["param"] + ":")
+
+
+async def fail_when_held(engine: FakeEngine, error: Exception) -> None:
+    await engine.wait_held()
+    engine.fail_all(error)

@@ -77,6 +77,22 @@ def test_what_is_wrong_is_named(response_format: Any, structured_outputs: Any, p
     ],
 )
 def test_the_engine_blames_what_was_sent(response_format: Any, param: str, blamed: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught, blaming_response_format(response_format):
+    with pytest.raises(InvalidRequestError) as caught, blaming_response_format(response_format, None):
         raise InvalidRequestError(f"{param}: at #: wrong", param=param)
     assert (caught.value.param, caught.value.message) == (blamed, f"{blamed}: at #: wrong")
+
+
+def test_a_field_that_is_named_beside_another_is_the_one_that_was_sent() -> None:
+    message = "bad_words: no token is left: bad_words and structured_outputs forbid every one"
+    with pytest.raises(InvalidRequestError) as caught, blaming_response_format({"type": "json_object"}, None):
+        raise InvalidRequestError(message, param="bad_words")
+    assert caught.value.message == message.replace("structured_outputs", "response_format")
+    assert caught.value.param == "bad_words"
+
+
+def test_where_both_were_sent_each_keeps_its_name() -> None:
+    both: Any = {"type": "json_object"}, {"regex": "a"}
+    with pytest.raises(InvalidRequestError) as caught, blaming_response_format(*both):
+        structured_outputs_of(*both)
+    assert caught.value.param == "structured_outputs"
+    assert "not allowed together with response_format" in caught.value.message
