@@ -377,6 +377,10 @@ class Engine(EngineControl):
     def _serving(self) -> tuple[EngineClient, RequestTable]:
         if self._state is EngineState.DEAD:
             raise EngineDeadError(f"the engine is dead: {self._cause}") from self._cause
+        if not self._is_used:
+            raise RuntimeError("the engine runs inside its scope: async with Engine(...) as engine")
+        if self._state is EngineState.STOPPED:
+            raise OverloadedError("the engine has stopped for good; make a new one", is_serving=False)
         is_serving = self._state in (EngineState.READY, EngineState.DRAINING)
         if not is_serving or self._client is None or self._requests is None:
             raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)

@@ -263,6 +263,20 @@ class TestScope:
             async with engine:
                 pass
 
+    async def test_outside_its_scope_it_says_so(self, byte_model: Path) -> None:
+        engine = make(byte_model)
+        with pytest.raises(RuntimeError, match="async with"):
+            await engine.submit("x")
+        async with engine:
+            pass
+        with pytest.raises(OverloadedError, match="stopped for good; make a new one"):
+            await engine.submit("x")
+
+    async def test_options_of_another_kind(self, byte_model: Path) -> None:
+        async with make(byte_model) as engine:
+            with pytest.raises(InvalidRequestError, match="options: must be RequestOptions"):
+                await engine.submit("x", options={"timeout": 1})  # type: ignore[arg-type]
+
     async def test_another_thread_is_told_off(self, byte_model: Path, anyio_backend: str) -> None:
         async with make(byte_model) as engine:
             with pytest.raises(RuntimeError, match="another thread"):

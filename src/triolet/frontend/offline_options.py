@@ -12,8 +12,10 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
+from triolet.args import EngineArgs
 from triolet.errors import UsageError
 
 __all__ = ["CompilationConfig", "KVTransferConfig", "engine_options"]
@@ -47,9 +49,21 @@ class KVTransferConfig:
             )
 
 
+NO_EFFECT: Mapping[str, str] = {
+    "disable_log_stats": "log_stats_interval=0 does that",
+    "enforce_eager": "nothing is captured or compiled when it runs",
+    "gpu_memory_utilization": "kv_cache_bytes says how much memory the cache takes",
+    "trust_remote_code": "code that comes with a model is never run",
+}
+"""Options that no answer depends on, and why they do nothing here."""
+
+
 def engine_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that :class:`EngineArgs` is to be made with. Raises UsageError naming the option."""
     left = dict(options)
+    for name in NO_EFFECT.keys() & left.keys():
+        del left[name]
+        warnings.warn(f"{name} has no effect here: {NO_EFFECT[name]}; remove it", UserWarning, stacklevel=3)
     if "swap_space" in left:
         del left["swap_space"]
         warnings.warn(
@@ -63,7 +77,16 @@ def engine_options(options: Mapping[str, Any]) -> dict[str, Any]:
     _normalized(KVTransferConfig, "kv_transfer_config", left.pop("kv_transfer_config", None))
     if compilation.mode:
         logger.info("compilation_config: the kernels are compiled already; nothing is left to do")
+    _check_names(left)
     return left
+
+
+def _check_names(options: Mapping[str, Any]) -> None:
+    known = {field.name for field in fields(EngineArgs)}
+    for name in sorted(options.keys() - known - {"core_factory"}):
+        close = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else "; remove it"
+        raise UsageError(f"{name}: there is no such option here{hint}", param=name)
 
 
 def _check_data_parallel_size(size: object) -> None:

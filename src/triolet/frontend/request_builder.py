@@ -74,6 +74,8 @@ class RequestBuilder:
         Raises PromptTooLongError when prompt and output do not fit in the model's context, and
         InvalidRequestError for what this model or this engine cannot do.
         """
+        if options is not None and not isinstance(options, RequestOptions):
+            raise InvalidRequestError("options: must be RequestOptions", param="options")
         options = self._options(options or RequestOptions(), origin)
         if isinstance(params, BeamSearchParams):
             return self._beam_search_state(token_ids, params, options, origin)

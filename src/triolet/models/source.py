@@ -113,8 +113,10 @@ def _unknown(name: str) -> str:
     names = [*BUILTIN_MODELS, *(str(file) for file in Path(os.path.dirname(name)).glob("*.gguf"))]
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    is_path = name.lower().endswith(".gguf") or name.startswith(("/", "./", "../", "~"))
+    problem = "is no file or directory that exists" if is_path else "is nothing that is known here"
     return (
-        f"model {name[:200]!r} is nothing that is known here{hint}\n"
+        f"model {name[:200]!r} {problem}{hint}\n"
         f"A model is named by a built-in name ({', '.join(BUILTIN_MODELS)}), by the path of a .gguf file or "
         "of a Hugging Face directory, or by its id on the hub (owner/repository, or "
         "owner/repository/file.gguf)."

@@ -134,9 +134,12 @@ def _process(processor: LogitsProcessor, output_token_ids: Sequence[int], row: R
     name = getattr(processor, "__qualname__", None) or type(processor).__qualname__
     try:
         # A copy of both: what the caller's code does to them, now or later, stays with the caller.
-        result = np.asarray(processor(tuple(output_token_ids), row.copy()), dtype=np.float32)
+        returned = processor(tuple(output_token_ids), row.copy())
+        result = np.asarray(() if returned is None else returned, dtype=np.float32)
     except Exception as error:
         raise AdjustmentError(f"logits_processors: {name} raised {type(error).__name__}: {error}") from error
+    if returned is None:
+        raise AdjustmentError(f"logits_processors: {name} returned None; it must return the logits")
     if result.shape != row.shape:
         raise AdjustmentError(
             f"logits_processors: {name} returned an array of shape {result.shape}; it must be {row.shape}"

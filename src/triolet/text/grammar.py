@@ -93,6 +93,8 @@ class GrammarCompiler:
         if spec.json is not None:
             schema = prepare_schema(parse_schema(spec.json))
             error = failing_part(schema, lambda part: _compile_error(_json_grammar(part), tokenizer)) or error
+        if spec.regex is not None:  # whose place in the grammar made for it tells nobody anything
+            error = error.partition("(in regex): ")[2] or error
         raise _refusal(spec, meaning_of(error))
 
 
@@ -148,7 +150,9 @@ def _key(spec: StructuredOutputs) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _refusal(spec, f"must be JSON: {error!s:.200}") from None
+        is_model = hasattr(value, "model_json_schema")
+        remedy = "; of a pydantic model, give model_json_schema()" if is_model else ""
+        raise _refusal(spec, f"must be JSON: {error!s:.200}{remedy}") from None
     if len(text) > MAX_CHARACTERS:
         raise _refusal(spec, f"{len(text)} characters, at most {MAX_CHARACTERS}; make it smaller")
     return f"{name} {type(value).__name__} {text}"

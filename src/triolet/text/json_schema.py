@@ -10,7 +10,9 @@ This module knows neither requests nor tokens.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from triolet.text.json_formats import FORMAT_PATTERNS, SUPPORTED_FORMATS
@@ -52,7 +54,7 @@ REMEDIES = {
     "dependentSchemas": "use anyOf with one object for each case",
     "if": "use anyOf with one schema for each case",
     "unevaluatedProperties": "use additionalProperties",
-    "uniqueItems": "bound the list with maxItems, or check it afterwards",
+    "uniqueItems": "remove it, and look for duplicates afterwards",
 }
 MEANINGS = {
     "oneOf constraints": "the branches of oneOf may overlap, so they cannot be enforced; use anyOf, or give "
@@ -60,6 +62,8 @@ MEANINGS = {
     "NoExtension": "it matches no text at all",
 }
 """What llguidance's messages mean here, by their beginnings."""
+REGEX_ERROR = re.compile(r"regex parse error: .* error: (?P<reason>.*?)(?: \d+ \| start: .*)?$")
+"""A message whose drawing of the place has been folded into one line, where it points at nothing."""
 MAX_REGEX = 4096
 MAX_TRIALS = 200
 
@@ -117,6 +121,8 @@ def failing_part(schema: dict[str, Any], error_of: Callable[[dict[str, Any]], st
 
 def meaning_of(error: str) -> str:
     """One of llguidance's messages in terms of what the caller wrote."""
+    if match := REGEX_ERROR.match(error):
+        return f"invalid regular expression: {match['reason']}"
     return next((meaning for prefix, meaning in MEANINGS.items() if error.startswith(prefix)), error)
 
 
@@ -165,7 +171,9 @@ def _check_known(keyword: object, where: str) -> None:
     if keyword.startswith("x-") and keyword != "x-guidance":
         is_known = True
     if not is_known:
-        remedy = REMEDIES.get(keyword, "remove it")
+        known = HOLDS_ONE | HOLDS_LIST | HOLDS_MAP | CONSTRAINTS
+        close = get_close_matches(keyword, known, n=1, cutoff=0.8)
+        remedy = REMEDIES.get(keyword) or (f"did you mean {close[0]!r}?" if close else "remove it")
         raise SchemaError(where, f"the keyword {keyword!r} cannot be enforced; {remedy}")
 
 

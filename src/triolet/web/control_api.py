@@ -28,6 +28,7 @@ CONTROL_ENDPOINTS = frozenset({
     "abort_requests", "drain",
 })  # fmt: skip
 LONGEST_WAIT = 3600.0
+MAX_EMPTY_BODY = 4096
 
 
 class AbortBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +46,7 @@ def add_control_routes(
 
     @blueprint.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
-        query = _Query("reset_running_requests")
+        query = await _read_query("reset_running_requests")
         require_serving(engine)
         is_reset = await engine.reset_prefix_cache(
             reset_running_requests=query.flag("reset_running_requests", default=False)
@@ -63,7 +64,7 @@ def add_control_routes(
     @blueprint.post("/drain")
     async def drain() -> Response:
         """Take no new work from here on; wait up to ``wait`` seconds for what is under way."""
-        seconds = _Query("wait").seconds("wait")
+        seconds = (await _read_query("wait")).seconds("wait")
         engine.begin_drain()
         with anyio.move_on_after(seconds) as scope:
             await engine.wait_idle()
@@ -73,7 +74,7 @@ def add_control_routes(
 def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     @blueprint.post("/pause")
     async def pause() -> Response:
-        query = _Query("mode", "clear_cache")
+        query = await _read_query("mode", "clear_cache")
         require_serving(engine)
         await engine.pause(
             query.choice("mode", get_args(PauseMode), "abort"),
@@ -83,7 +84,7 @@ def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
 
     @blueprint.post("/resume")
     async def resume() -> Response:
-        _Query()
+        await _read_query()
         require_serving(engine)
         await engine.resume()
         return json_response({"status": "resumed"})
@@ -96,7 +97,7 @@ def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
 def _add_sleep_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     @blueprint.post("/sleep")
     async def sleep() -> Response:
-        query = _Query("level", "mode")
+        query = await _read_query("level", "mode")
         require_serving(engine)
         await engine.sleep(
             int(query.choice("level", ("0", "1", "2"), "1")),
@@ -106,7 +107,7 @@ def _add_sleep_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
 
     @blueprint.post("/wake_up")
     async def wake_up() -> Response:
-        tags = _Query("tags").choices("tags", get_args(SleepPart))
+        tags = (await _read_query("tags")).choices("tags", get_args(SleepPart))
         require_serving(engine)
         await engine.wake_up(tags or None)
         return json_response({"status": "asleep" if engine.is_sleeping else "awake"})
@@ -114,6 +115,18 @@ def _add_sleep_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     @blueprint.get("/is_sleeping")
     async def is_sleeping() -> Response:
         return json_response({"is_sleeping": engine.is_sleeping})
+
+
+async def _read_query(*known: str) -> _Query:
+    """The parameters; a body that says anything is refused, for what it asks would be passed over."""
+    query = _Query(*known)
+    body = await read_body(request, max_bytes=MAX_EMPTY_BODY)
+    if body.strip() not in (b"", b"{}", b"null"):
+        remedy = (
+            f"put parameters behind the path, as {request.path}?{known[0]}=…" if known else "leave it out"
+        )
+        raise InvalidRequestError(f"body: {request.path} takes none; {remedy}", param="body")
+    return query
 
 
 class _Query:

@@ -95,6 +95,9 @@ def _explain(error: HTTPException, phrase: str) -> str:
         return _explain_not_found()
     if isinstance(error, RequestTimeout):
         return "The request body did not arrive in time."
+    if isinstance(error, MethodNotAllowed):
+        methods = sorted(set(error.valid_methods or ()) - {"HEAD", "OPTIONS"})
+        return f"{request.path[:200]} does not take {request.method}; use {' or '.join(methods)}."
     return f"{phrase}: {error.description}" if error.description else phrase
 
 

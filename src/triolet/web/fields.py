@@ -8,6 +8,7 @@ knows is accepted only as null.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -62,6 +63,16 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 }
 """Fields of a chat completion that are not served, with the values of them that ask for nothing."""
 
+_INSTEAD: Mapping[str, str] = {
+    "function_call": "send tool_choice",
+    "functions": "send tools",
+    "guided_choice": "send structured_outputs.choice",
+    "guided_grammar": "send structured_outputs.grammar",
+    "guided_json": "send structured_outputs.json",
+    "guided_regex": "send structured_outputs.regex",
+}
+"""What took the place of fields that others have given up."""
+
 
 def is_neutral(value: Any, neutral_values: Iterable[Any]) -> bool:
     """Whether a value asks for nothing: null, or one of the neutral values (where true is not 1)."""
@@ -78,9 +89,12 @@ def check_other_fields(
     for name in sorted(fields.keys() - HARMLESS - set(known)):
         value = _decoded(name, fields[name])
         if name not in neutral and value is not None:
-            raise InvalidRequestError(f"{name}: unknown field; remove it", param=name)
+            close = get_close_matches(name, {*known, *neutral}, n=1, cutoff=0.8)
+            remedy = f"did you mean {close[0]}?" if close else "remove it"
+            raise InvalidRequestError(f"{name}: unknown field; {remedy}", param=name)
         if not is_neutral(value, neutral.get(name, ())):
-            raise InvalidRequestError(f"{name}: this server does not support it; remove it", param=name)
+            remedy = _INSTEAD.get(name, "remove it")
+            raise InvalidRequestError(f"{name}: this server does not support it; {remedy}", param=name)
 
 
 def _decoded(name: str, raw: msgspec.Raw) -> Any:

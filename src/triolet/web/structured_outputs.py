@@ -28,6 +28,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "json": (str, dict, bool), "json_object": (bool,), "regex": (str,), "choice": (list,), "grammar": (str,),
     "structural_tag": (str, dict),
 }  # fmt: skip
+TYPE_NAMES: Mapping[type, str] = {str: "a string", dict: "an object", bool: "true or false", list: "a list"}
 
 
 def structured_outputs_of(
@@ -35,7 +36,7 @@ def structured_outputs_of(
 ) -> StructuredOutputs | None:
     """What the two fields ask for; None if that is nothing. Raises InvalidRequestError naming the field."""
     spec = None if response_format is None else _of_response_format(response_format)
-    if not structured_outputs:
+    if structured_outputs is None:
         return spec
     if spec is not None:
         raise InvalidRequestError(
@@ -114,7 +115,8 @@ def _of_structured_outputs(members: Mapping[str, Any]) -> StructuredOutputs:
                 raise InvalidRequestError(f"{param}: this server does not support it; remove it", param=param)
         elif value is not None:
             if not isinstance(value, KINDS[name]):
-                raise InvalidRequestError(f"{param}: of the wrong type, got {value!r:.60}", param=param)
+                wanted = ", or ".join(TYPE_NAMES[kind] for kind in KINDS[name])
+                raise InvalidRequestError(f"{param}: must be {wanted}, got {value!r:.60}", param=param)
             chosen[name] = value
     return StructuredOutputs(**chosen)
 

@@ -1,4 +1,4 @@
-"""Routes of the OpenAI API and its relatives that no model here can serve: each says what is missing.
+"""Routes of the OpenAI API and its relatives that cannot be served here: each says what is missing.
 
 A 404 would look like a wrong base URL.
 """
@@ -20,6 +20,7 @@ _CLASSIFYING = (
 )
 _HEARING = "a speech recognition model; transcribe elsewhere and send the text to /v1/chat/completions"
 _SPEAKING = "a speech synthesis model; send the text of an answer to a server that has one"
+_CONVERSATIONS = "a store of conversations; send the whole one to /v1/chat/completions"
 
 UNSERVED: Mapping[str, str] = {
     "/v1/embeddings": _EMBEDDING,
@@ -33,6 +34,7 @@ UNSERVED: Mapping[str, str] = {
     "/v1/audio/transcriptions": _HEARING,
     "/v1/audio/translations": _HEARING,
     "/v1/audio/speech": _SPEAKING,
+    "/v1/responses": _CONVERSATIONS,
 }
 """What each of them needs, and the way out."""
 

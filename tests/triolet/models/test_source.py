@@ -119,6 +119,12 @@ def test_a_name_that_names_nothing_is_refused_with_the_ways_to_name_one(name: st
     assert len(error.value.message) < 1000
 
 
+def test_a_path_is_said_not_to_exist() -> None:
+    for name in ("/nowhere/model.gguf", "./nowhere", "nowhere.gguf"):
+        with pytest.raises(UsageError, match=f"model '{name}' is no file or directory that exists"):
+            resolve_model(name)
+
+
 def test_close_matches_are_suggested(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean smollm2-135m-instruct"):
         resolve_model("smollm-135m")

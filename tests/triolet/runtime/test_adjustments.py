@@ -159,7 +159,7 @@ def raising(output_token_ids: Sequence[int], logits: Row) -> Row:
         (Wrong(), r"logits_processors: Wrong returned an array of shape \(49,\); it must be \(50,\)"),
         (raising, r"logits_processors: raising raised KeyError: 'gone'"),
         (lambda _, logits: "no", r"logits_processors: .*lambda.* raised ValueError"),
-        (lambda _, logits: None, r"logits_processors: .*lambda.* returned an array of shape \(\)"),
+        (lambda _, logits: None, r"logits_processors: .*lambda.* returned None; it must return"),
         (lambda _, logits: logits * np.nan, r"logits_processors: .*lambda.* returned NaN or plus infinity"),
         (lambda _, logits: logits + np.inf, r"logits_processors: .*lambda.* returned NaN or plus infinity"),
     ],

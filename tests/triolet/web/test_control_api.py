@@ -69,6 +69,15 @@ async def test_a_wrong_parameter_is_named(anyio_backend_name: str, call: str, pa
     assert engine.calls == []
 
 
+@pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/wake_up", "/reset_prefix_cache", "/drain"])
+async def test_a_body_is_not_passed_over(anyio_backend_name: str, path: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name, admin_api_key="root") as running:
+        response = await running.client.post(path, json={"mode": "keep"}, headers=ADMIN)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "body")
+        assert running.engine.calls == []
+        assert (await running.client.post(path, json={}, headers=ADMIN)).status_code == 200
+
+
 async def test_what_the_engine_cannot_do_now_is_a_conflict(anyio_backend_name: str) -> None:
     engine = FakeEngine()
     engine.conflict = ConflictError("the engine is asleep; call wake_up")

@@ -71,6 +71,10 @@ CASES = [
 ]
 
 
+def allowed(case: Case) -> str:
+    return "GET" if case.path == "/health" else "POST"
+
+
 async def test_every_wrong_request_gets_its_status_and_names_its_field(anyio_backend_name: str) -> None:
     async with serving(FakeEngine(), anyio_backend_name, max_body_bytes=250_000) as running:
         for case in CASES:
@@ -86,6 +90,7 @@ async def test_every_wrong_request_gets_its_status_and_names_its_field(anyio_bac
             assert (error["param"], error["code"]) == (case.param, case.code), (case, error)
             if case.status == 405:
                 assert response.headers["Allow"], case
+                assert error["message"] == f"{case.path} does not take {case.method}; use {allowed(case)}."
         assert running.engine.num_open == 0
         assert (await running.client.get("/ready")).status_code == 200
 

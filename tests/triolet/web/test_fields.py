@@ -46,3 +46,14 @@ def test_an_unknown_field_is_refused_unless_null() -> None:
     check_other_fields({"new": raw(None)}, (), {})
     with pytest.raises(InvalidRequestError, match="unknown field"):
         check_other_fields({"new": raw(0)}, (), {})
+
+
+def test_a_slip_of_the_pen_is_told_the_name_that_was_meant() -> None:
+    with pytest.raises(InvalidRequestError, match=r"max_token: unknown field; did you mean max_tokens\?"):
+        check_other_fields({"max_token": raw(5)}, {"max_tokens"}, {})
+
+
+def test_a_field_that_was_given_up_is_told_its_successor() -> None:
+    for name, successor in (("guided_json", "structured_outputs.json"), ("functions", "tools")):
+        with pytest.raises(InvalidRequestError, match=f"{name}: .*; send {successor}$"):
+            check_other_fields({name: raw([1])}, (), CHAT_NEUTRAL)

@@ -17,11 +17,10 @@ TAG = {"type": "structural_tag", "triggers": ["<f>"], "structures": []}
     ("response_format", "structured_outputs", "spec"),
     [
         (None, None, None),
-        (None, {}, None),
         ({"type": "text"}, None, None),
         ({"type": "json_object"}, None, {"json_object": True}),
         ({"type": "json_schema", "json_schema": WRAPPED | {"strict": True}}, None, {"json": SCHEMA}),
-        ({"type": "json_schema", "json_schema": WRAPPED | {"strict": None}}, {}, {"json": SCHEMA}),
+        ({"type": "json_schema", "json_schema": WRAPPED | {"strict": None}}, None, {"json": SCHEMA}),
         (TAG, None, {"structural_tag": TAG}),
         (None, {"json": SCHEMA}, {"json": SCHEMA}),
         (None, {"json": '{"type": "null"}', "regex": None}, {"json": '{"type": "null"}'}),
@@ -50,6 +49,7 @@ def test_what_is_asked_for(
         ({"type": "json_schema", "json_schema": {"name": "a"}}, None, "response_format.json_schema.schema"),
         ({"type": "json_schema", "json_schema": WRAPPED | {"x": 1}}, None, "response_format.json_schema.x"),
         ({"type": "json_object"}, {"regex": "a"}, "structured_outputs"),
+        (None, {}, "structured_outputs"),
         (None, {"regex": None}, "structured_outputs"),
         (None, {"regex": "a", "grammar": "b"}, "structured_outputs"),
         (None, {"regexp": "a"}, "structured_outputs.regexp"),
@@ -65,6 +65,13 @@ def test_what_is_wrong_is_named(response_format: Any, structured_outputs: Any, p
         structured_outputs_of(response_format, structured_outputs)
     assert caught.value.param == param
     assert caught.value.message.startswith(param + ":")
+
+
+def test_a_wrong_type_is_told_the_right_one() -> None:
+    with pytest.raises(InvalidRequestError, match=r"regex: must be a string, got 5"):
+        structured_outputs_of(None, {"regex": 5})
+    with pytest.raises(InvalidRequestError, match=r"json: must be a string, or an object, or true or false"):
+        structured_outputs_of(None, {"json": 5})
 
 
 @pytest.mark.parametrize(
