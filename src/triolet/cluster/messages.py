@@ -167,9 +167,9 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A child's last word."""
+    """A child's last word: what it fails with."""
 
-    cause: str
+    error: RemoteError
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ EXAMPLES: list[Message] = [
     messages.Phase("loading"),
     messages.Ready(1, 2, 2048, 49152, 100, 32),
     messages.Beat(LOAD),
-    messages.Dead("out of memory"),
+    messages.Dead(messages.RemoteError("ModelLoadError", "out of memory", {"param": None})),
     messages.Add(Request(request_id=1, prompt_token_ids=tuple(range(100)), max_tokens=5, seed=-(2**63))),
     messages.Add(
         Request(
