@@ -379,11 +379,9 @@ class Engine(EngineControl):
             raise EngineDeadError(f"the engine is dead: {self._cause}") from self._cause
         if not self._is_used:
             raise RuntimeError("the engine runs inside its scope: async with Engine(...) as engine")
-        if self._state is EngineState.STOPPED:
-            raise OverloadedError("the engine has stopped for good; make a new one", is_serving=False)
-        is_serving = self._state in (EngineState.READY, EngineState.DRAINING)
-        if not is_serving or self._client is None or self._requests is None:
-            raise OverloadedError(f"the engine is {self._state}, try again later", is_serving=False)
+        if self._state is EngineState.STOPPED or self._client is None or self._requests is None:
+            remedy = "make a new one" if self._state is EngineState.STOPPED else "try again later"
+            raise OverloadedError(f"the engine is {self._state}, {remedy}", is_serving=False)
         if threading.get_ident() != self._thread_id:
             raise RuntimeError("an Engine is used on the event loop that runs it; this is another thread")
         return self._client, self._requests

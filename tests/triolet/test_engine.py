@@ -269,7 +269,7 @@ class TestScope:
             await engine.submit("x")
         async with engine:
             pass
-        with pytest.raises(OverloadedError, match="stopped for good; make a new one"):
+        with pytest.raises(OverloadedError, match="stopped, make a new one"):
             await engine.submit("x")
 
     async def test_options_of_another_kind(self, byte_model: Path) -> None:
