@@ -20,8 +20,9 @@ from triolet.parallel_args import ParallelArgs
 __all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
-MAX_NUM_THREADS = 1024
-"""Far more threads than this end the process inside OpenMP, without a word that could be caught."""
+LARGEST = {"num_threads": 1024, "max_num_batched_tokens": 2**17, "num_speculative_tokens": 64}
+"""Far more threads end the process inside OpenMP, without a word that could be caught; more tokens in a step
+or more guesses take memory for nothing."""
 
 MAX_NUM_API_SERVERS = 64
 
@@ -157,8 +158,9 @@ class EngineArgs(ParallelArgs):
                 "--speculation draft and --draft-model go together; give both or neither",
                 param="draft_model" if self.draft_model is None else "speculation",
             )
-        if self.num_threads is not None and self.num_threads > MAX_NUM_THREADS:
-            raise usage_error(self, "num_threads", f"must be {MAX_NUM_THREADS} or less")
+        for name, largest in LARGEST.items():
+            if (getattr(self, name) or 0) > largest:
+                raise usage_error(self, name, f"must be {largest} or less")
         if self.block_size & (self.block_size - 1) or self.block_size < 8:
             raise usage_error(self, "block_size", "must be a power of two, 8 or more")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -195,7 +197,7 @@ class ServeArgs(EngineArgs):
     api_key: str | None = option(
         None, "Key that requests must carry, or several with names: 'alice:key1 bob:key2'; TRIOLET_API_KEY "
         "in the environment if not given.",
-        group="http",
+        group="http", is_secret=True,
     )  # fmt: skip
     api_key_file: Path | None = option(
         None, "File with further keys, their names and limits; read again whenever it changes.", group="http",
@@ -204,7 +206,7 @@ class ServeArgs(EngineArgs):
     admin_api_key: str | None = option(
         None, "Key to the routes that control the engine, which are shut without one; "
         "TRIOLET_ADMIN_API_KEY in the environment if not given.",
-        group="http",
+        group="http", is_secret=True,
     )  # fmt: skip
     max_body_bytes: int = option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
     max_num_messages: int = option(4096, "Most messages in one chat request; more is a 400.", group="http")

@@ -6,7 +6,7 @@ Knows no option by name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -34,9 +34,15 @@ KIND_NAMES: dict[Any, str] = {
 }
 
 
-def option(default: Any, text: str, *, group: str, metavar: str | None = None) -> Any:
-    """A dataclass field with what the command line and the reference say of it."""
-    return field(default=default, metadata={"help": text, "group": group, "metavar": metavar})
+def option(
+    default: Any, text: str, *, group: str, metavar: str | None = None, is_secret: bool = False
+) -> Any:
+    """A dataclass field with what the command line and the reference say of it.
+
+    The value of one that ``is_secret`` is shown neither in errors nor by ``repr()``.
+    """
+    metadata = {"help": text, "group": group, "metavar": metavar}
+    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 def flag_of(name: str) -> str:
@@ -45,8 +51,10 @@ def flag_of(name: str) -> str:
 
 
 def usage_error(args: Any, name: str, problem: str) -> UsageError:
-    """That the value of one option is wrong: field, flag, problem and value."""
-    return UsageError(f"{name} ({flag_of(name)}) {problem}, got {getattr(args, name)!r}", param=name)
+    """That the value of one option is wrong: field, flag, problem and value, unless that is secret."""
+    is_shown = next(one.repr for one in fields(args) if one.name == name)
+    got = f", got {getattr(args, name)!r}" if is_shown else ""
+    return UsageError(f"{name} ({flag_of(name)}) {problem}{got}", param=name)
 
 
 def check_types(args: Any) -> None:

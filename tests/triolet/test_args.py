@@ -35,7 +35,7 @@ BAD: dict[str, list[Any]] = {
     "kv_cache_bytes": NOT_POSITIVE,
     "num_kv_blocks": NOT_POSITIVE,
     "max_num_seqs": [*NOT_POSITIVE, None],
-    "max_num_batched_tokens": [*NOT_POSITIVE, None, 63],
+    "max_num_batched_tokens": [*NOT_POSITIVE, None, 63, 2**17 + 1, 10**12],
     "max_num_queued_requests": [*NOT_POSITIVE, None],
     "max_num_queued_tokens": [*NOT_POSITIVE, None],
     "seed": ["7", True, 7.0, math.nan, [7]],
@@ -44,7 +44,7 @@ BAD: dict[str, list[Any]] = {
     "scheduling_policy": [None, "", "lifo", 1],
     "logprobs_mode": [None, "", "cooked"],
     "speculation": [None, "", "on", True],
-    "num_speculative_tokens": [*NOT_POSITIVE, None],
+    "num_speculative_tokens": [*NOT_POSITIVE, None, 65, 10**12],
     "draft_model": NOT_A_STRING,
     "log_stats_interval": NOT_SECONDS,
     "separate_engine": [None, 0, "yes"],
@@ -199,3 +199,12 @@ def test_choices() -> None:
 
 def test_flags() -> None:
     assert flag_of("max_num_seqs") == "--max-num-seqs"
+
+
+def test_secrets_are_shown_nowhere() -> None:
+    args = ServeArgs(api_key="s3cret", admin_api_key="root:s3cret")
+    assert "s3cret" not in repr(args)
+    for name in ("api_key", "admin_api_key"):
+        with pytest.raises(UsageError, match=f"{name} .* must be") as caught:
+            ServeArgs(**{name: ["s3cret"]})  # type: ignore[arg-type]
+        assert "s3cret" not in caught.value.message

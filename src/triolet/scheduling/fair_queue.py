@@ -18,6 +18,7 @@ This module knows nothing of priorities, blocks or steps.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,20 +37,21 @@ class _Caller:
     waiting: dict[int, Sequence] = field(default_factory=dict)
     num_taken: int = 0
 
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its place among those that have something waiting: the least goes next."""
-        return self.virtual_time, next(iter(self.waiting.values())).arrival
+    def place(self, key: str) -> tuple[int, int, str]:
+        """Its place among those that have something waiting: the least goes next. ``key`` is its own."""
+        return self.virtual_time, next(iter(self.waiting.values())).arrival, key
 
 
 class FairQueue:
     """Sequences that wait, by the ``fairness_key`` of their requests.
 
-    A sequence is added, then removed or taken; one taken is charged for and ends.
+    A sequence is added, then removed or taken; one taken is charged for and ends. Each of these takes time
+    that grows with the logarithm of the number of callers; looking who is next takes none that grows.
     """
 
     def __init__(self) -> None:
         self._callers: dict[str, _Caller] = {}
+        self._order: list[tuple[int, int, str]] = []  # places of the callers that have something waiting
         self._away: OrderedDict[str, int] = OrderedDict()
         self._virtual_time = 0
         self._num_waiting = 0
@@ -64,23 +66,25 @@ class FairQueue:
 
     def __iter__(self) -> Iterator[Sequence]:
         """All that wait, in the order in which they would be taken if taking cost nothing."""
-        waiting = [caller for caller in self._callers.values() if caller.waiting]
-        for caller in sorted(waiting, key=lambda caller: caller.place):
-            yield from caller.waiting.values()
+        for _, _, key in self._order:
+            yield from self._callers[key].waiting.values()
 
     def virtual_times(self) -> dict[str, int]:
         """Of each caller that has something waiting."""
-        return {key: caller.virtual_time for key, caller in self._callers.items() if caller.waiting}
+        return {key: virtual_time for virtual_time, _, key in self._order}
 
     def add(self, sequence: Sequence) -> None:
         key = sequence.request.options.fairness_key
         caller = self._callers.get(key)
         if caller is None:
             caller = self._callers[key] = _Caller(self._away.pop(key, 0))
-        if not caller.waiting:
-            caller.virtual_time = max(caller.virtual_time, self._virtual_time)
-        caller.waiting[sequence.request.request_id] = sequence
         self._num_waiting += 1
+        if caller.waiting:
+            caller.waiting[sequence.request.request_id] = sequence
+            return
+        caller.virtual_time = max(caller.virtual_time, self._virtual_time)
+        caller.waiting[sequence.request.request_id] = sequence
+        insort(self._order, caller.place(key))
 
     def remove(self, sequence: Sequence) -> None:
         """Take a waiting sequence out for good."""
@@ -95,7 +99,14 @@ class FairQueue:
 
     def charge(self, sequence: Sequence, num_tokens: int) -> None:
         """So many tokens have been served to the caller of a sequence that was taken."""
-        self._callers[sequence.request.options.fairness_key].virtual_time += num_tokens
+        key = sequence.request.options.fairness_key
+        caller = self._callers[key]
+        if not caller.waiting:
+            caller.virtual_time += num_tokens
+            return
+        self._take_place_from(key, caller)
+        caller.virtual_time += num_tokens
+        insort(self._order, caller.place(key))
 
     def end(self, sequence: Sequence) -> None:
         """A sequence that was taken has ended."""
@@ -104,10 +115,17 @@ class FairQueue:
         self._forget_if_gone(key)
 
     def _withdraw(self, sequence: Sequence) -> _Caller:
-        caller = self._callers[sequence.request.options.fairness_key]
+        key = sequence.request.options.fairness_key
+        caller = self._callers[key]
+        self._take_place_from(key, caller)
         del caller.waiting[sequence.request.request_id]
+        if caller.waiting:
+            insort(self._order, caller.place(key))
         self._num_waiting -= 1
         return caller
+
+    def _take_place_from(self, key: str, caller: _Caller) -> None:
+        del self._order[bisect_left(self._order, caller.place(key))]
 
     def _forget_if_gone(self, key: str) -> None:
         caller = self._callers[key]

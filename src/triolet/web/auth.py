@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Awaitable, Callable, Set
+from pathlib import Path
 
 from quart import g, request
 
@@ -22,6 +24,7 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "caller_identity",
     "key_check",
+    "key_option",
     "make_key_ring",
     "resolve_api_key",
 ]
@@ -29,11 +32,26 @@ __all__ = [
 ENVIRONMENT_VARIABLE = "TRIOLET_API_KEY"
 ADMIN_ENVIRONMENT_VARIABLE = "TRIOLET_ADMIN_API_KEY"
 OPEN_ENDPOINT = "live"
+NAMED_OR_SEVERAL = re.compile(r":|\S\s+\S")
 
 
 def resolve_api_key(given: str | None, variable: str = ENVIRONMENT_VARIABLE) -> str | None:
     """The keys to ask for: those given, else those of the environment, else none."""
     return given or os.environ.get(variable) or None
+
+
+def key_option(given: str | None, file: Path | None) -> str:
+    """What a ``curl`` command for a shell needs to send a key, and a space; empty if none is asked for.
+
+    It shows no key: it takes the one in the environment if that is the one, and else asks for it.
+    """
+    key = resolve_api_key(given)
+    if key is None and file is None:
+        return ""
+    sent = "$(printf 'API key: ' >&2; head -n 1)"
+    if given is None and key is not None and not NAMED_OR_SEVERAL.search(key):
+        sent = f"${{{ENVIRONMENT_VARIABLE}:-{sent}}}"
+    return f'-H "Authorization: Bearer {sent}" '
 
 
 def make_key_ring(settings: WebSettings) -> KeyRing:

@@ -151,7 +151,18 @@ class GenerationBody(Struct, kw_only=True):
     def blaming_its_own_fields(self) -> Iterator[None]:
         """What the engine finds wrong is said of the fields that were sent."""
         with blaming_response_format(self.response_format, self.structured_outputs):
-            yield
+            try:
+                yield
+            except InvalidRequestError as error:
+                names = self._names_sent()
+                if error.param not in names:
+                    raise
+                name = names[error.param]
+                raise type(error)(error.message.replace(error.param, name), param=name) from error.__cause__
+
+    def _names_sent(self) -> dict[str, str]:
+        """What was sent for fields that only the engine knows under their names."""
+        return {"beam_width": "n"}
 
     def _sampling_params(self, **chosen: Any) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING_FIELDS if getattr(self, name) is not None}
@@ -298,17 +309,11 @@ class ChatBody(GenerationBody, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs: allowed only with logprobs", param="top_logprobs")
 
-    @contextmanager
-    def blaming_its_own_fields(self) -> Iterator[None]:
-        """What is wrong with ``max_tokens`` is said of its newer name, where that was sent."""
-        try:
-            with blaming_response_format(self.response_format, self.structured_outputs):
-                yield
-        except InvalidRequestError as error:
-            if error.param != "max_tokens" or self.max_tokens is not None:
-                raise
-            message = error.message.replace("max_tokens", "max_completion_tokens")
-            raise type(error)(message, param="max_completion_tokens") from error.__cause__
+    def _names_sent(self) -> dict[str, str]:
+        names = GenerationBody._names_sent(self)
+        if self.max_tokens is None:
+            names["max_tokens"] = "max_completion_tokens"
+        return names
 
     def message_mappings(self) -> list[dict[str, Any]]:
         return [message.as_mapping(index) for index, message in enumerate(self.messages)]

@@ -23,7 +23,7 @@ from anyio.abc import TaskStatus
 from triolet.args import ServeArgs
 from triolet.errors import UsageError
 from triolet.web.app import create_app
-from triolet.web.auth import ENVIRONMENT_VARIABLE, resolve_api_key
+from triolet.web.auth import key_option
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, open_listener, open_unix_listener
 from triolet.web.middleware import OpenRequests
@@ -185,8 +185,8 @@ class Server:
         socket_option = "" if self._args.uds is None else f"--unix-socket {shlex.quote(str(self._args.uds))} "
         place = self._url if self._args.uds is None else f"the socket {self._args.uds}, {self._url}"
         self._announce(f"{model} is ready at {place} (OpenAI base URL: {self._url}/v1). Try it:")
-        has_key = resolve_api_key(self._args.api_key) is not None
-        self._announce(_curl_command(socket_option + self._url, model, has_key=has_key))
+        key = key_option(self._args.api_key, self._args.api_key_file)
+        self._announce(_curl_command(socket_option + self._url, model, key))
 
 
 class _WhenReady(TaskStatus[None]):
@@ -199,12 +199,11 @@ class _WhenReady(TaskStatus[None]):
         self._callback()
 
 
-def _curl_command(url: str, model: str, *, has_key: bool) -> str:
-    """A request to paste into a shell; it takes the API key, if there is one, from the environment."""
+def _curl_command(url: str, model: str, key: str) -> str:
+    """A request to paste into a shell."""
     message = {"role": "user", "content": "Hello!"}
     # The surest answer, and a short one: a small model that guesses may go on for as long as it is let.
     body = json.dumps({"model": model, "messages": [message], "temperature": 0, "max_tokens": 64})
-    key = f'-H "Authorization: Bearer ${ENVIRONMENT_VARIABLE}" ' if has_key else ""
     return f"curl {url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d {shlex.quote(body)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = ["WebSettings"]
@@ -19,8 +19,8 @@ class WebSettings:
     ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on.
     """
 
-    api_key: str | None = None
-    admin_api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    admin_api_key: str | None = field(default=None, repr=False)
     api_key_file: Path | None = None
     max_body_bytes: int = 4 * 2**20
     max_num_messages: int = 4096

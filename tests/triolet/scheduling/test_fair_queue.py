@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -110,6 +111,43 @@ def test_a_removed_sequence_is_gone() -> None:
     for sequence in sequences[1:]:
         queue.remove(sequence)
     assert queue.is_idle
+
+
+class Counted(int):
+    """A number that counts how often any like it is compared."""
+
+    num_comparisons = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.num_comparisons += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Counted.num_comparisons += 1
+        return isinstance(other, int) and int(self) == int(other)
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("num_callers", [10, 1000])
+def test_no_look_at_the_queue_takes_longer_for_many_callers(
+    num_callers: int, record_property: Callable[[str, object], None]
+) -> None:
+    queue = FairQueue()
+    for number in range(num_callers * 2):
+        sequence = make_sequence(number, key=f"caller {number % num_callers}")
+        sequence.arrival = Counted(number)
+        queue.add(sequence)
+    Counted.num_comparisons = 0
+    first = next(iter(queue))
+    assert (first.request.request_id, Counted.num_comparisons) == (0, 0)
+    # A turn finds four places: two to leave, two to take. Each costs two comparisons for each bit.
+    most = 4 * 2 * (num_callers.bit_length() + 1)
+    for turn in range(num_callers):
+        Counted.num_comparisons = 0
+        assert serve(queue) == turn
+        assert Counted.num_comparisons <= most
+    record_property("most comparisons in a turn", most)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

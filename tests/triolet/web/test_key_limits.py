@@ -12,7 +12,7 @@ from triolet.web.key_limits import KeyLimitError, KeyLimits
 
 
 def key(name: str = "alice", **limits: Any) -> ApiKey:
-    return ApiKey(name=name, digest=b"", **limits)
+    return ApiKey(name=name, digest=b"", source="", **limits)
 
 
 def test_so_many_at_once() -> None:

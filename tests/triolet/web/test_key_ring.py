@@ -60,6 +60,78 @@ def test_a_changed_file_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureF
     assert caplog.text.count("the API keys stay as they were") == 2
 
 
+def test_a_wrong_file_is_told_of_once_and_read_when_it_is_right_whatever_its_date(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    path = write(tmp_path / "keys", "alice a1")
+    date = path.stat().st_mtime_ns
+    ring = KeyRing(path=path, clock=clock)
+    path.write_text("bob b1 b")
+    os.utime(path, ns=(date, date))
+    for clock.now in (1.0, 2.0, 3.0):
+        assert names(ring, "a1", "b1") == ["alice", None]
+    path.write_text("bobby b1")
+    os.utime(path, ns=(date, date))
+    clock.now = 4.0
+    assert names(ring, "a1", "b1") == [None, "bobby"], "of the same date and length"
+    assert caplog.text.count("stay as they were") == 1
+
+
+def test_a_file_that_could_not_be_opened_once_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    path = write(tmp_path / "keys", "alice a1")
+    ring = KeyRing(path=path, clock=clock)
+    write(path, "bob b1")
+
+    def fail(self: Path) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        clock.now = 1.0
+        assert names(ring, "a1", "b1") == ["alice", None]
+    clock.now = 2.0
+    assert names(ring, "a1", "b1") == [None, "bob"]
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, wall_clock = Clock(), Clock()
+    path = write(tmp_path / "keys", "alice a1\nbob b1\n")
+    ring = KeyRing(path=path, clock=clock, wall_clock=wall_clock)
+    for wall_clock.now, text in ((100.0, ""), (100.3, "# ours\n"), (100.9, "# ours\nbob b1\ncarol c")):
+        path.write_text(text)
+        os.utime(path, (wall_clock.now, wall_clock.now))
+        clock.now += 1
+        assert names(ring, "a1", "b1", "c") == ["alice", "bob", None]
+    path.write_text("# ours\nbob b1\ncarol c1\n")
+    os.utime(path, (101.0, 101.0))
+    for clock.now, wall_clock.now, expected in ((10.0, 101.9, "alice"), (11.0, 102.0, None)):
+        assert names(ring, "a1") == [expected]
+    assert names(ring, "b1", "c1") == ["bob", "carol"]
+    assert "stay as they were" not in caplog.text
+
+
+def test_an_emptied_file_takes_no_key_away_but_a_comment_alone_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    path = write(tmp_path / "keys", "alice a1")
+    ring = KeyRing(path=path, clock=clock)
+    write(path, "")
+    for clock.now in (1.0, 2.0, 3.0):
+        assert names(ring, "a1") == ["alice"]
+    assert caplog.text.count("is empty, as while it is written") == 1
+    write(path, "# nobody\n")
+    clock.now = 4.0
+    assert names(ring, "a1") == [None]
+    assert not ring.is_open
+
+
 def test_an_empty_file_closes_the_server(tmp_path: Path) -> None:
     ring = KeyRing(path=write(tmp_path / "keys", ""))
     assert not ring.is_open
@@ -75,5 +147,14 @@ def test_a_file_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--api-key-file .*: cannot be read: No such file"):
         KeyRing(path=tmp_path / "missing")
     fixed = parse_keys("alice:x", option="api_key")
-    with pytest.raises(UsageError, match="'alice' is the name of another key"):
+    with pytest.raises(UsageError, match=r"--api-key .* and --api-key-file .*: 'alice' names two keys"):
         KeyRing(fixed, write(tmp_path / "keys", "alice a1"))
+    with pytest.raises(UsageError, match=r"--api-key .* and --api-key-file .*: .*'bob' are the same key"):
+        KeyRing(fixed, write(tmp_path / "keys", "bob x admin"))
+
+
+def test_an_ordinary_key_that_is_an_admin_key_too_is_refused() -> None:
+    keys = [*parse_keys("s3cret", option="api_key"), *parse_keys("s3cret", option="admin_api_key")]
+    with pytest.raises(UsageError, match=r"--api-key .* and --admin-api-key ") as caught:
+        KeyRing(keys)
+    assert "s3cret" not in caught.value.message

@@ -255,6 +255,19 @@ def test_how_it_is_to_be_served() -> None:
     assert completion().options("x" * 1000).fairness_key == "x" * 256
 
 
+@pytest.mark.parametrize("of", [chat, completion])
+def test_what_is_wrong_with_the_beams_is_said_of_the_choices(
+    of: Callable[..., ChatBody | CompletionBody],
+) -> None:
+    body = of(use_beam_search=True, n=9, max_tokens=5)
+    with (
+        pytest.raises(InvalidRequestError, match=r"^n: 9 fit nowhere") as caught,
+        body.blaming_its_own_fields(),
+    ):
+        raise InvalidRequestError("beam_width: 9 fit nowhere", param="beam_width")
+    assert caught.value.param == "n"
+
+
 def test_a_beam_search_has_as_many_beams_as_choices() -> None:
     fields: dict[str, Any] = {
         "use_beam_search": True, "n": 3, "max_tokens": 5, "length_penalty": 0.5, "ignore_eos": True,
