@@ -3,8 +3,10 @@
     python -m bench.kernels
     python -m bench.kernels --threads 1 --rows 1 8 32 --json out.json
 
-Shapes are those of SmolLM2-135M. Each kernel goes round enough copies of its weights or cache that no copy is
-still in the CPU's caches. Times are the best twentieth of many calls: the machine is rarely one's own.
+Shapes are those of SmolLM2-135M. Bytes are those that a kernel reads of its weights, as they were packed,
+or of its KV cache. Each goes round copies of them, ``--megabytes`` in all, so that none is still in the CPU's
+caches: by default half as much again as the largest of these holds. Times are the best twentieth of many
+calls: the machine is rarely one's own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,15 @@ from bench.report import print_table, write_json
 from triolet_kernels.ops import AttentionBatch, Ops, preferred_dtype, select_ops
 from triolet_kernels.quant import QuantTensor
 
-__all__ = ["best_time", "main", "measure_attention", "measure_ceilings", "measure_linear"]
+__all__ = [
+    "best_time",
+    "default_megabytes",
+    "main",
+    "measure_attention",
+    "measure_ceilings",
+    "measure_linear",
+    "packed_bytes",
+]
 
 LINEAR_SHAPES = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
 ATTENTION_SPANS = ((1, 200, 201), (8, 200, 201), (32, 200, 201), (1, 2000, 2001), (1, 0, 512))
@@ -71,9 +82,10 @@ def measure_linear(
     seconds: float, megabytes: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One linear layer with random weights of a GGUF ``kind``, or dense ones where it is ``dense``."""
-    num_bytes = height * width * (2 if kind == "dense" else BLOCK_BYTES[kind] / 32)
-    num_copies = max(1, int((megabytes << 20) / num_bytes))
-    packed = [ops.pack_linear(_random_weight(width, height, kind), None, dtype) for _ in range(num_copies)]
+    weight = _random_weight(width, height, kind)
+    packed = [ops.pack_linear(weight, None, dtype)]
+    num_bytes = packed_bytes(packed[0])
+    packed += [ops.pack_linear(weight, None, dtype) for _ in range((megabytes << 20) // num_bytes)]
     table = []
     for num_rows in rows:
         x = torch.randn(num_rows, width).to(dtype)
@@ -87,12 +99,13 @@ def measure_linear(
 
 
 def measure_attention(
-    ops: Ops, num_sequences: int, start: int, end: int, dtype: torch.dtype, *, seconds: float, num_copies: int
+    ops: Ops, num_sequences: int, start: int, end: int, dtype: torch.dtype, *, seconds: float, megabytes: int
 ) -> dict[str, Any]:
     """Attention of ``num_sequences`` sequences, each computing positions ``start:end``."""
     batch, num_blocks = _make_batch(num_sequences, start, end)
     size = (2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    caches = [torch.randn(size).to(dtype) for _ in range(num_copies)]
+    caches = [torch.randn(size).to(dtype)]
+    caches += [caches[0].clone() for _ in range((megabytes << 20) // caches[0].nbytes)]
     query = torch.randn(len(batch.positions), NUM_HEADS, HEAD_DIM).to(dtype)
     calls = [
         lambda cache=cache: ops.paged_attention(query, cache[0], cache[1], batch, scale=0.125)
@@ -104,6 +117,21 @@ def measure_attention(
         "attention", f"{start}:{end}", num_sequences, best_time(calls, seconds),
         num_bytes=num_bytes, num_operations=4 * num_keys * NUM_HEADS * HEAD_DIM,
     )  # fmt: skip
+
+
+def packed_bytes(packed: Any) -> int:
+    """Bytes of the tensors in what an implementation made of a weight."""
+    if isinstance(packed, torch.Tensor):
+        return packed.nbytes
+    parts = fields(packed) if is_dataclass(packed) else ()
+    return sum(packed_bytes(getattr(packed, part.name)) for part in parts)
+
+
+def default_megabytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Half as much again as the largest cache, of which others may use a part; 256 where none is known."""
+    sizes = [path.read_text().strip() for path in caches.glob("index*/size")]
+    kilobytes = max((int(size.removesuffix("K")) for size in sizes if size.endswith("K")), default=0)
+    return max(256, kilobytes * 3 // 2048)
 
 
 def _random_weight(width: int, height: int, kind: str) -> torch.Tensor | QuantTensor:
@@ -151,7 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 ops, width, height, kind, options.rows, dtype, seconds=seconds, megabytes=megabytes
             )
     for num_sequences, start, end in ATTENTION_SPANS:
-        table.append(measure_attention(ops, num_sequences, start, end, dtype, seconds=seconds, num_copies=30))
+        table.append(
+            measure_attention(ops, num_sequences, start, end, dtype, seconds=seconds, megabytes=megabytes)
+        )
     print(f"{ops.name}, {options.threads} threads, {str(dtype).removeprefix('torch.')}")
     print_table(table, _COLUMNS)
     if options.json:
@@ -168,7 +198,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--kernels", choices=["auto", "reference"], default="auto")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    parser.add_argument("--megabytes", type=int, default=256, help="of weights to go round")
+    parser.add_argument(
+        "--megabytes", type=int, default=default_megabytes(), help="of weights or cache to go round"
+    )
     parser.add_argument("--json", type=Path, help="write the rows here")
     return parser.parse_args(argv)
 

@@ -13,7 +13,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ from bench.report import percentile, print_table, write_json
 if TYPE_CHECKING:
     from triolet import LLMEngine
 
-__all__ = ["main", "run_interference", "run_prefix"]
+__all__ = ["main", "run_interference", "run_prefix", "run_prefix_after_warm_up"]
 
 _PREFIX_COLUMNS = ("prefix_tokens", "ttft_cold", "ttft_warm", "ratio")
 _INTERFERENCE_COLUMNS = (
@@ -46,11 +46,13 @@ def _add(engine: LLMEngine, request_id: str, token_ids: Sequence[int], max_token
 
 
 def run_prefix(
-    engine: LLMEngine, *, prefix_tokens: int, suffix_tokens: int, num_rounds: int
+    engine: LLMEngine, numbers: Iterator[int], *, prefix_tokens: int, suffix_tokens: int, num_rounds: int
 ) -> dict[str, Any]:
-    """One row: medians over ``num_rounds`` prefixes, each asked for twice with different ends."""
+    """One row: medians over ``num_rounds`` prefixes, each asked for twice with different ends.
+
+    Tokens are drawn from ``numbers``: those that were used on an engine before would find their prefix there.
+    """
     times: dict[str, list[float]] = {"cold": [], "warm": []}
-    numbers = count(1)
     for _ in range(num_rounds):
         prefix = _random_tokens(next(numbers), prefix_tokens)
         for kind, values in times.items():
@@ -65,6 +67,13 @@ def run_prefix(
         "ttft_warm": warm,
         "ratio": warm / cold,
     }
+
+
+def run_prefix_after_warm_up(engine: LLMEngine, **options: int) -> dict[str, Any]:
+    """As :func:`run_prefix`, after a short one with tokens of its own."""
+    numbers = count(1)
+    run_prefix(engine, numbers, prefix_tokens=64, suffix_tokens=8, num_rounds=1)
+    return run_prefix(engine, numbers, **options)
 
 
 def _time_to_first_token(engine: LLMEngine, request_id: str, token_ids: Sequence[int]) -> float:
@@ -131,8 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     common: dict[str, Any] = {"model": options.model, "num_threads": options.threads}
     with LLMEngine(EngineArgs(**common)) as engine:
-        run_prefix(engine, prefix_tokens=64, suffix_tokens=8, num_rounds=1)
-        prefix = run_prefix(
+        prefix = run_prefix_after_warm_up(
             engine, prefix_tokens=options.prefix_tokens, suffix_tokens=20, num_rounds=options.rounds
         )
     print_table([prefix], _PREFIX_COLUMNS)

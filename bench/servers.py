@@ -129,6 +129,6 @@ def llama_server(
     command = (
         str(binary), "--model", str(model), "--port", str(port), "--threads", str(num_threads),
         "--threads-batch", str(num_threads), "--threads-http", str(num_slots + 16),
-        "--parallel", str(num_slots), "--ctx-size", str(num_slots * 1024), "--no-webui",
+        "--parallel", str(num_slots), "--ctx-size", str(num_slots * context), "--no-webui",
     )  # fmt: skip
     return Server("llama-server", command, port, "/health")

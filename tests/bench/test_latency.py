@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,18 @@ def open_engine(byte_model: Path, cores: list[EngineCore], monkeypatch: pytest.M
 
 def test_a_prefix_is_asked_for_cold_and_warm(open_engine: OpenEngine, cores: list[EngineCore]) -> None:
     with open_engine(EngineArgs()) as engine:
-        row = latency.run_prefix(engine, prefix_tokens=64, suffix_tokens=4, num_rounds=3)
+        row = latency.run_prefix(engine, count(1), prefix_tokens=64, suffix_tokens=4, num_rounds=3)
         statistics = cores[0].statistics()
     assert statistics.num_prefix_queries == 6 * 68
     assert statistics.num_prefix_hits == 3 * 64
     assert row["ratio"] == row["ttft_warm"] / row["ttft_cold"]
+
+
+def test_what_warmed_an_engine_up_warms_no_prefix(open_engine: OpenEngine, cores: list[EngineCore]) -> None:
+    with open_engine(EngineArgs()) as engine:
+        latency.run_prefix_after_warm_up(engine, prefix_tokens=128, suffix_tokens=4, num_rounds=3)
+        statistics = cores[0].statistics()
+    assert statistics.num_prefix_hits == 64 + 3 * 128, "each second time, and no other"
 
 
 @pytest.mark.parametrize(("threshold", "num_steps"), [(0, 1), (50, 8)])

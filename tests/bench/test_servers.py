@@ -31,3 +31,9 @@ def test_both_servers_are_started_on_the_same_threads_and_slots() -> None:
     theirs = llama_server(Path("/bin/llama-server"), Path("m.gguf"), num_threads=2, num_slots=32)
     assert {"m.gguf", "--num-threads", "2", "--max-num-seqs", "32"} <= set(ours.command)
     assert {"m.gguf", "--threads", "2", "--parallel", "32", "--threads-http", "48"} <= set(theirs.command)
+
+
+@pytest.mark.parametrize(("context", "all_slots"), [(1024, "4096"), (8192, "32768")])
+def test_each_slot_of_llama_server_has_the_context_asked_for(context: int, all_slots: str) -> None:
+    server = llama_server(Path("/bin/l"), Path("m.gguf"), num_threads=2, num_slots=4, context=context)
+    assert server.command[server.command.index("--ctx-size") + 1] == all_slots
