@@ -19,6 +19,7 @@
     │   ├── RequestTooLargeError   413
     │   ├── NotServedError         501: no model here can do it
     │   └── OverloadedError        429 (queue full) or 503 (not serving), with ``retry_after``
+    ├── JoinError                  a process of the cluster cannot be reached, or refused to have us
     └── EngineError                the engine failed
         ├── EngineGenerateError    500: this request only
         └── EngineDeadError        503: nothing can be answered any more
@@ -37,6 +38,7 @@ __all__ = [
     "EngineError",
     "EngineGenerateError",
     "InvalidRequestError",
+    "JoinError",
     "ModelFetchError",
     "ModelFileError",
     "ModelLoadError",
@@ -169,6 +171,12 @@ class OverloadedError(RequestError):
         super().__init__(message)
         self.retry_after = max(1, retry_after)
         self.status = 429 if is_serving else 503  # type: ignore[misc]
+
+
+class JoinError(TrioletError):
+    """A process of the cluster cannot be reached, or refuses us; the message says what was missing."""
+
+    status = 503
 
 
 class EngineError(TrioletError):

@@ -1,0 +1,210 @@
+"""A link: messages over one connection, in order, until it is closed for a reason that both sides can tell.
+
+What is posted waits in a buffer, from which :meth:`Link.run` writes as much as there is in one go; no caller
+ever writes to the stream, so cancelling one cannot tear a frame. A side that has heard nothing for a while
+asks with a Ping, which the other side's :meth:`Link.receive` answers by itself.
+
+This module knows neither addresses nor what messages mean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import anyio
+from anyio.abc import ByteStream
+
+from triolet.cluster.frames import FrameReader, WireError, encode_frame
+from triolet.cluster.messages import Message, Ping, Pong, decode_message, encode_message
+
+__all__ = ["Link", "LinkClosedError"]
+
+CHUNK = 256 << 10
+MAX_UNSENT = 64 << 20
+NUM_TICKS = 5
+"""A liveness time-out is so many ticks: one that a stalled loop has slept through counts once."""
+
+BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
+
+_logger = logging.getLogger("triolet.cluster.link")
+
+
+class LinkClosedError(WireError):
+    """The link is closed; the message says why."""
+
+
+class Link:
+    """``name`` is what log lines call it. ``reader`` may hold what came behind a handshake.
+
+    ``liveness_timeout``: seconds without a sign of life after which the link is closed; None: as long as the
+    connection holds. One task at a time may receive.
+    """
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        *,
+        name: str,
+        liveness_timeout: float | None = None,
+        reader: FrameReader | None = None,
+    ) -> None:
+        self.name = name
+        self._stream = stream
+        self._liveness_timeout = liveness_timeout
+        self._reader = reader or FrameReader()
+        self._payloads = deque(self._reader.feed(b""))
+        self._unsent: list[bytes] = []
+        self._num_posted_bytes = 0
+        self._num_written_bytes = 0
+        self._has_unsent = anyio.Event()
+        self._has_written = anyio.Event()
+        self._is_mute = False
+        self._num_silent_ticks = 0
+        self._num_pings = 0
+        self._receiving: anyio.CancelScope | None = None
+        self._closed = anyio.Event()
+        self._reason: str | None = None
+
+    @property
+    def closed_reason(self) -> str | None:
+        """Why the link is closed; None while it is open."""
+        return self._reason
+
+    async def run(self) -> None:
+        """Write what is posted and watch for silence; return, the connection closed, once the link is.
+
+        Cancellation: the connection is closed at once.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._write)
+                if self._liveness_timeout is not None:
+                    tasks.start_soon(self._watch, self._liveness_timeout)
+                await self._closed.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            self.close("closed by this side")
+            await anyio.aclose_forcefully(self._stream)
+
+    def post(self, message: Message) -> None:
+        """Send soon; never blocks. On a closed link it does nothing: :meth:`receive` tells of the loss.
+
+        Raises WireError for a message that cannot be sent; the link goes on.
+        """
+        if self._is_mute:
+            return
+        frame = encode_frame(encode_message(message))
+        self._num_posted_bytes += len(frame)
+        if self._num_posted_bytes - self._num_written_bytes > MAX_UNSENT:
+            self.close(f"the other side does not read: more than {MAX_UNSENT >> 20} MiB wait to be sent")
+            return
+        self._unsent.append(frame)
+        self._has_unsent.set()
+
+    async def send(self, message: Message) -> None:
+        """Post, and return once it is written. Raises LinkClosedError, or WireError as :meth:`post` does.
+
+        Cancellation: the message is sent all the same.
+        """
+        self.post(message)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Return once all that was posted is written. Raises LinkClosedError."""
+        end = self._num_posted_bytes
+        while self._num_written_bytes < end and not self._is_mute:
+            await self._has_written.wait()
+        if self._is_mute:
+            raise LinkClosedError(f"{self.name}: {self._reason or 'the connection broke'}")
+
+    async def receive(self) -> Message:
+        """The next message. Raises LinkClosedError, with the reason, once there is none to come.
+
+        Cancellation: no message is lost.
+        """
+        while True:
+            while self._payloads:
+                message = self._take()
+                if type(message) is Ping:
+                    self.post(Pong(message.counter))
+                elif message is not None and type(message) is not Pong:
+                    return message
+            if self._reason is not None:
+                raise LinkClosedError(f"{self.name}: {self._reason}")
+            await self._read()
+
+    def close(self, reason: str) -> None:
+        """Close at once, whatever is unsent. The first reason given stays."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self._payloads.clear()
+        self._mute()
+        self._closed.set()
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    def _mute(self) -> None:
+        """Nothing can be sent any more; what the other side sent before may still be read."""
+        self._is_mute = True
+        self._unsent.clear()
+        self._has_written.set()
+
+    def _take(self) -> Message | None:
+        """The next message of those that have arrived; None, and the link closed, where it is none."""
+        try:
+            return decode_message(self._payloads.popleft())
+        except WireError as error:
+            self._refuse(error)
+            return None
+
+    def _refuse(self, error: WireError) -> None:
+        _logger.warning("%s: closed, as it sent what is no message: %s", self.name, error)
+        self.close(f"the other side sent what is no message: {error}")
+
+    async def _read(self) -> None:
+        """Wait for more from the stream, or for the link to be closed."""
+        assert self._receiving is None, "one task at a time may receive"
+        with anyio.CancelScope() as self._receiving:
+            try:
+                data = await self._stream.receive(CHUNK)
+                self._num_silent_ticks = 0
+                self._payloads.extend(self._reader.feed(data))
+            except anyio.EndOfStream:
+                self.close("closed by the other side")
+            except BROKEN as error:
+                self.close(f"the connection broke: {error.__cause__ or type(error).__name__}")
+            except WireError as error:
+                self._refuse(error)
+            finally:
+                self._receiving = None
+
+    async def _write(self) -> None:
+        while not self._is_mute:
+            if not self._unsent:
+                self._has_unsent = anyio.Event()
+                await self._has_unsent.wait()
+            data = b"".join(self._unsent)
+            self._unsent.clear()
+            try:
+                await self._stream.send(data)
+            except BROKEN:
+                self._mute()
+                return
+            self._num_written_bytes += len(data)
+            self._has_written.set()
+            self._has_written = anyio.Event()
+
+    async def _watch(self, timeout: float) -> None:
+        """Ask when nothing was heard for a tick; close after as many as make up the time-out."""
+        while True:
+            await anyio.sleep(timeout / NUM_TICKS)
+            if self._receiving is None:
+                continue  # what has come is not looked at: that is our fault, not theirs
+            self._num_silent_ticks += 1
+            if self._num_silent_ticks >= NUM_TICKS:
+                self.close(f"silent for {timeout:g} s")
+            elif self._num_silent_ticks > 1:
+                self._num_pings += 1
+                self.post(Ping(self._num_pings))
