@@ -1,0 +1,89 @@
+"""Directory: what is known of every rank, wherever it runs, told to whoever asks to be told.
+
+Loads change with every step and listeners may be many, so changes are told together, at most once in an
+interval; who listens always ends up knowing the latest. This module knows neither processes nor links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import anyio
+
+from triolet.cluster.messages import RankReport
+from triolet.core.loop import Wakeup
+from triolet.statistics import RankState
+
+__all__ = ["Directory"]
+
+Listener = Callable[[tuple[RankReport, ...]], None]
+
+PUBLISH_INTERVAL = 0.1
+"""Seconds between two publications."""
+
+
+class Directory:
+    """The last report of each of ``ranks``. Used on one loop, by :meth:`run` and around it."""
+
+    def __init__(self, ranks: Sequence[int], *, interval: float = PUBLISH_INTERVAL) -> None:
+        self._reports = {rank: _nothing_known(rank) for rank in ranks}
+        self._interval = interval
+        self._changed: set[int] = set()
+        self._news = Wakeup()
+        self._listeners: list[Listener] = []
+
+    @property
+    def reports(self) -> tuple[RankReport, ...]:
+        """What is known of each rank, in their order."""
+        return tuple(self._reports.values())
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell ``listener`` of all ranks now, and from here on of those that have changed."""
+        listener(self.reports)
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        self._listeners.remove(listener)
+
+    def update(self, reports: Iterable[RankReport]) -> None:
+        """Take reports in; those of a process replaced since, or of an unknown rank, are ignored."""
+        for report in reports:
+            known = self._reports.get(report.rank)
+            if known is None or report.generation < known.generation or report == known:
+                continue
+            self._reports[report.rank] = report
+            self._note(report.rank)
+
+    def mark_down(self, ranks: Iterable[int], cause: str) -> None:
+        """Say of ranks that nothing is heard of them any more, and why."""
+        for rank in ranks:
+            self._reports[rank] = replace(
+                self._reports[rank], state=RankState.DOWN, cause=cause, load=None, phase=None
+            )
+            self._note(rank)
+
+    def forget_generation(self, ranks: Iterable[int]) -> None:
+        """Expect ranks from anew: who reports of them next counts its processes from the beginning."""
+        for rank in ranks:
+            self._reports[rank] = replace(self._reports[rank], generation=0)
+
+    async def run(self) -> None:
+        """Publish changes until cancelled."""
+        while True:
+            await self._news.wait()
+            changed, self._changed = self._changed, set()
+            news = tuple(self._reports[rank] for rank in sorted(changed))
+            for listener in list(self._listeners):
+                listener(news)
+            await anyio.sleep(self._interval)
+
+    def _note(self, rank: int) -> None:
+        self._changed.add(rank)
+        self._news.set()
+
+
+def _nothing_known(rank: int) -> RankReport:
+    return RankReport(
+        rank=rank, generation=0, state=RankState.STARTING, load=None, cause=None, num_restarts=0, phase=None
+    )
