@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -34,6 +35,15 @@ class OptionParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("allow_abbrev", False)
         super().__init__(**settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ``argparse`` has it, but what nobody knows is an error here, where the flags to suggest are."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            close = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")

@@ -23,6 +23,16 @@ async def test_a_server_that_serves_says_so(anyio_backend_name: str) -> None:
     assert 'triolet_num_requests_running{engine="0",model_name="fake/model"} 0.0' in metrics.text
 
 
+async def test_health_tells_whether_requests_wait_for_somebody(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name) as running:
+        for is_paused, is_sleeping in ((False, False), (True, False), (True, True)):
+            engine.is_paused, engine.is_sleeping = is_paused, is_sleeping
+            told = await running.client.get("/health")
+            assert told.status_code == 200
+            assert (told.json()["is_paused"], told.json()["is_sleeping"]) == (is_paused, is_sleeping)
+
+
 async def test_numbers_are_brought_up_to_date_before_they_are_told(anyio_backend_name: str) -> None:
     engine = FakeEngine()
     async with serving(engine, anyio_backend_name) as running:
