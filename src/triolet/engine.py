@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triolet.args import EngineArgs
 from triolet.cluster.client import ClientFactory, EngineClient, open_client
+from triolet.core.errors import single_error
 from triolet.core.loop import Wakeup, loop_poster
 from triolet.errors import (
     EngineDeadError,
@@ -139,7 +140,7 @@ class Engine(EngineControl):
                     await client.stop()  # then the output handler ends, having handed on the last outputs
                 serving.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            error = _single(group)
+            error = single_error(group)
             raise error from error.__cause__
 
     async def _load(self, serving: TaskGroup, client: EngineClient, files: ModelFiles) -> InputProcessor:
@@ -195,7 +196,7 @@ class Engine(EngineControl):
                 group.cancel_scope.cancel()
             await group.__aexit__(None, None, None)
         except BaseExceptionGroup as errors:
-            error = _single(errors)
+            error = single_error(errors)
             raise error from error.__cause__
 
     def _set_phase(self, phase: str) -> None:
@@ -390,11 +391,3 @@ class Engine(EngineControl):
         if self._inputs is None:
             raise RuntimeError("the model is not loaded; the engine's scope has not been entered")
         return self._inputs
-
-
-def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception in nested groups of one, or the group itself where there are several."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

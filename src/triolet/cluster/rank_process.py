@@ -1,0 +1,224 @@
+"""One engine process as its parent sees it, from its start to its end.
+
+It is told what to be and whom to serve, says what it is doing, and is put down where it makes no progress or
+does not end in time. This module knows neither restarts nor other processes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+from collections.abc import Callable
+
+import anyio
+
+from triolet.cluster.link import Link, LinkClosedError
+from triolet.cluster.messages import (
+    Beat,
+    Dead,
+    Drain,
+    Message,
+    Phase,
+    RankLoad,
+    Ready,
+    RemoteError,
+    Start,
+    Stop,
+    Topology,
+)  # fmt: skip
+from triolet.cluster.processes import ChildProcess, ProcessSpec, ProcessStarter, describe_exit
+from triolet.errors import EngineDeadError, ModelLoadError, UsageError
+from triolet.statistics import RankState
+
+__all__ = ["RankProcess"]
+
+LOADING_SILENCE_SECONDS = 60.0
+"""An engine that loads may be silent for as long, whatever the time-out: libraries hold the interpreter."""
+END_PATIENCE = 2.0
+"""Seconds that an engine may take to end, beyond those that it has to finish requests."""
+LAST_WORDS_PATIENCE = 1.0
+TRACE_PATIENCE = 0.5
+"""Seconds between asking a hanging process where its threads are and killing it."""
+NUM_TOLD_LINES = 5
+FATAL = "Fatal Python error: "
+
+logger = logging.getLogger("triolet.cluster")
+
+
+class RankProcess:
+    """Starts a process and follows it. ``on_change`` is called whenever there is news of it.
+
+    ``state``, ``load`` and ``phase`` are what was heard last, ``cause`` why it is no longer ready.
+    ``stall_timeout``: seconds without an ended step, or without a word, after which it counts as hanging.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        spec: ProcessSpec,
+        starter: ProcessStarter,
+        *,
+        front_ends: tuple[str, ...],
+        stall_timeout: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.state = RankState.STARTING
+        self.load: RankLoad | None = None
+        self.phase: str | None = None
+        self.cause: str | None = None
+        self._start = start
+        self._spec = spec
+        self._starter = starter
+        self._front_ends = front_ends
+        self._stall_timeout = stall_timeout
+        self._on_change = on_change
+        self._link: Link | None = None
+        self._last_heard = -math.inf
+        self._error: Exception | None = None
+        self._is_told_to_end = False
+        self._patience = anyio.CancelScope()
+        self._is_link_over = anyio.Event()
+
+    async def run(self) -> Exception | None:
+        """Live through it; None where it ended as told, else what it died of.
+
+        Cancellation: kills the process.
+        """
+        async with anyio.create_task_group() as task_group:
+            try:
+                child: ChildProcess = await task_group.start(self._starter.run, self._spec)
+            except OSError as exc:
+                return EngineDeadError(f"its process cannot be started: {exc}")
+            status = await self._follow(child)
+        self.state = RankState.DOWN
+        if self._is_told_to_end:
+            return None
+        if self._error is None:
+            cause = self.cause or describe_exit(status)
+            self._error = EngineDeadError(f"{cause}{_last_words(child.last_lines)}")
+        return self._error
+
+    def set_topology(self, front_ends: tuple[str, ...]) -> None:
+        """From here on it is to serve these front ends."""
+        self._front_ends = front_ends
+        if self._link is not None:
+            self._link.post(Topology(front_ends))
+
+    def end(self, seconds: float) -> None:
+        """Have it finish its requests within ``seconds`` and end; one that still starts ends at once."""
+        self._is_told_to_end = True
+        patience = END_PATIENCE
+        if self._link is None or self.state is RankState.STARTING:
+            patience = 0.0
+        elif seconds > 0:
+            self._link.post(Drain(seconds))
+            patience += seconds
+        else:
+            self._link.post(Stop())
+        self._patience.deadline = min(self._patience.deadline, anyio.current_time() + patience)
+        self._change(RankState.DRAINING)
+
+    # ------------------------------------------------------------------ the tasks
+
+    async def _follow(self, child: ChildProcess) -> int:
+        """Speak with the process until it has ended; its exit status."""
+        self._last_heard = anyio.current_time()
+        link = Link(child.stream, name=self._spec.name)
+        async with anyio.create_task_group() as task_group:
+            task_group.start_soon(link.run)
+            task_group.start_soon(self._receive, link, child)
+            task_group.start_soon(self._watch, child)
+            task_group.start_soon(self._end_in_time, child)
+            self._link = link
+            link.post(self._start)
+            link.post(Topology(self._front_ends))
+            status = await child.wait()
+            with anyio.move_on_after(LAST_WORDS_PATIENCE):
+                await self._is_link_over.wait()
+            self._link = None
+            task_group.cancel_scope.cancel()
+        return status
+
+    async def _receive(self, link: Link, child: ChildProcess) -> None:
+        """Take what the process says. Where its link ends but it does not, it is put down."""
+        try:
+            while True:
+                self._take(await link.receive())
+        except LinkClosedError as exc:
+            self._is_link_over.set()
+            await anyio.sleep(END_PATIENCE)
+            self.cause = f"its link ended, but it did not: {exc}"
+            child.kill()
+
+    def _take(self, message: Message) -> None:
+        self._last_heard = anyio.current_time()
+        match message:
+            case Phase(text):
+                self.phase = text
+                self._on_change()
+            case Beat(load):
+                self.load = load
+                self._on_change()
+            case Ready():
+                if not self._is_told_to_end:
+                    self.phase = None
+                    self._change(RankState.READY)
+            case Dead(error):
+                self._error = _what_it_died_of(error)
+                self.cause = str(self._error)
+                self._change(RankState.DOWN)
+            case _:
+                logger.warning("%s said %s, which is not for its parent", self._spec.name, message)
+
+    async def _watch(self, child: ChildProcess) -> None:
+        """Put the process down once it has made no progress for too long."""
+        interval = min(1.0, self._stall_timeout / 4)
+        while (cause := self._stall()) is None:
+            due = anyio.current_time() + interval
+            await anyio.sleep(interval)
+            self._last_heard += anyio.current_time() - due  # it is we who were held up for so long
+        logger.error("%s hangs: %s", self._spec.name, cause)
+        self.cause = cause
+        self._change(RankState.DOWN)
+        child.send_signal(signal.SIGUSR1)
+        await anyio.sleep(TRACE_PATIENCE)
+        child.kill()
+
+    def _stall(self) -> str | None:
+        """Why the process counts as hanging; None as long as it does not."""
+        silence = anyio.current_time() - self._last_heard
+        limit = self._stall_timeout
+        if self.state is RankState.STARTING:
+            limit = max(limit, LOADING_SILENCE_SECONDS)
+        if silence > limit:
+            return f"nothing was heard of it for {silence:.0f} s"
+        if self.load is None or self.load.step_age is None:
+            return None
+        age = self.load.step_age + silence
+        return f"its step did not end for {age:.0f} s" if age > self._stall_timeout else None
+
+    async def _end_in_time(self, child: ChildProcess) -> None:
+        with self._patience:
+            await anyio.sleep_forever()
+        child.kill()
+
+    def _change(self, state: RankState) -> None:
+        self.state = state
+        self._on_change()
+
+
+def _what_it_died_of(error: RemoteError) -> Exception:
+    """The error as it was where the engine could not start for it, else the death of the engine."""
+    exception = error.exception()
+    if isinstance(exception, UsageError | ModelLoadError | EngineDeadError):
+        return exception
+    return EngineDeadError(f"{error.name}: {error.text}" if error.text else error.name)
+
+
+def _last_words(lines: tuple[str, ...]) -> str:
+    """The last lines that a process wrote, in one; from where the interpreter says what was fatal."""
+    said = [line.strip() for line in lines if line.strip()]
+    fatal = next((index for index, line in enumerate(said) if line.startswith(FATAL)), None)
+    told = said[-NUM_TOLD_LINES:] if fatal is None else said[fatal : fatal + NUM_TOLD_LINES]
+    return f"; it wrote: {' | '.join(told)}" if told else ""

@@ -1,0 +1,140 @@
+"""The requests of many front ends on one engine: whose each is, and under which id.
+
+Front ends number their requests as they like, so each request has a number of its own here. What one step
+produced goes to each front end in one message.
+
+This module knows neither streams nor processes: a front end is something that messages are posted to.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import anyio
+
+from triolet.cluster.client import EngineClient
+from triolet.cluster.frames import WireError
+from triolet.cluster.messages import Outputs
+from triolet.errors import RequestError
+from triolet.request import FinishReason, Request, TokenOutput
+
+__all__ = ["FrontEndRequests", "RankRequests"]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A request under way: whose it is, its id there, its prompt's length until it has a token, then 0."""
+
+    front_end: FrontEndRequests
+    request_id: int
+    num_waiting_tokens: int
+
+
+@dataclass(eq=False, slots=True)
+class FrontEndRequests:
+    """Those of one front end: our ids by its own. ``post`` sends it a message, never blocking."""
+
+    post: Callable[[Outputs], None]
+    ids: dict[int, int] = field(default_factory=dict)
+
+
+class RankRequests:
+    """All requests of an engine. ``on_change`` is called whenever there is more or less to do."""
+
+    def __init__(self, client: EngineClient, on_change: Callable[[], None]) -> None:
+        self._client = client
+        self._on_change = on_change
+        self._ids = count()
+        self._entries: dict[int, _Entry] = {}
+        self._idle: anyio.Event | None = None
+        self.num_waiting_tokens = 0
+        """Tokens in the prompts of requests that have no token yet."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, front_end: FrontEndRequests, request: Request) -> None:
+        """Take a request in; one that cannot be is answered at once, with what is wrong with it.
+
+        Raises WireError for an id that is in use.
+        """
+        if request.request_id in front_end.ids:
+            raise WireError(f"request {request.request_id} is under way already")
+        own_id = next(self._ids)
+        try:
+            self._client.add(replace(request, request_id=own_id))
+        except RequestError as exc:
+            refusal = TokenOutput(
+                request_id=request.request_id,
+                finish_reason=FinishReason.ERROR,
+                error=exc.message,
+                error_param=exc.param,
+            )
+            front_end.post(Outputs((refusal,)))
+            return
+        front_end.ids[request.request_id] = own_id
+        self._entries[own_id] = _Entry(front_end, request.request_id, len(request.prompt_token_ids))
+        self.num_waiting_tokens += len(request.prompt_token_ids)
+        self._on_change()
+
+    def abort(self, front_end: FrontEndRequests, request_ids: Iterable[int]) -> None:
+        """Take requests out; those that have ended are ignored. Nothing more is said of them."""
+        for request_id in request_ids:
+            own_id = front_end.ids.get(request_id)
+            if own_id is not None:
+                self._client.abort(own_id)
+                self._forget(own_id)
+
+    def leave(self, front_end: FrontEndRequests) -> None:
+        """The front end is gone: take out all of its requests."""
+        self.abort(front_end, list(front_end.ids))
+
+    def end_begun(self) -> None:
+        """End the requests that have a token, with what they have. Others can still be had elsewhere."""
+        begun = [own_id for own_id, entry in self._entries.items() if not entry.num_waiting_tokens]
+        for own_id in begun:
+            self._client.abort(own_id)
+        self._give([TokenOutput(request_id=own_id, finish_reason=FinishReason.ABORT) for own_id in begun])
+
+    async def hand_out(self) -> None:
+        """Give the outputs of each step to those they are for, until the engine has stopped."""
+        while outputs := await self._client.get_outputs():
+            self._give(outputs)
+
+    async def wait_idle(self) -> None:
+        """Return once no request is under way."""
+        while self._entries:
+            if self._idle is None:
+                self._idle = anyio.Event()
+            await self._idle.wait()
+
+    def _give(self, outputs: list[TokenOutput]) -> None:
+        shares: defaultdict[FrontEndRequests, list[TokenOutput]] = defaultdict(list)
+        for output in outputs:
+            entry = self._entries.get(output.request_id)
+            if entry is None:
+                continue  # aborted while the step was under way
+            shares[entry.front_end].append(replace(output, request_id=entry.request_id))
+            self._note(output, entry)
+        for front_end, share in shares.items():
+            front_end.post(Outputs(tuple(share)))
+        self._on_change()
+
+    def _note(self, output: TokenOutput, entry: _Entry) -> None:
+        if output.finish_reason is not None:
+            self._forget(output.request_id)
+        elif output.token_ids:
+            self.num_waiting_tokens -= entry.num_waiting_tokens
+            entry.num_waiting_tokens = 0
+
+    def _forget(self, own_id: int) -> None:
+        entry = self._entries.pop(own_id)
+        del entry.front_end.ids[entry.request_id]
+        self.num_waiting_tokens -= entry.num_waiting_tokens
+        if not self._entries and self._idle is not None:
+            self._idle.set()
+            self._idle = None
+        self._on_change()

@@ -1,0 +1,113 @@
+"""Whose request is whose, on an engine with several front ends."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
+
+from triolet.cluster.frames import WireError
+from triolet.cluster.messages import Outputs
+from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
+from triolet.request import FinishReason, TokenOutput
+
+pytestmark = pytest.mark.anyio
+
+
+class Front:
+    """A front end, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[Outputs] = []
+        self.requests = FrontEndRequests(self.messages.append)
+
+    @property
+    def outputs(self) -> list[TokenOutput]:
+        return [output for message in self.messages for output in message.outputs]
+
+    def tokens(self, request_id: int) -> list[int]:
+        return [
+            token for output in self.outputs if output.request_id == request_id for token in output.token_ids
+        ]
+
+
+def make() -> tuple[FakeRankClient, RankRequests]:
+    client = FakeRankClient()
+    return client, RankRequests(client, lambda: None)
+
+
+async def test_each_front_end_has_its_requests_by_its_own_ids_in_one_message_a_step() -> None:
+    client, requests = make()
+    one, two = Front(), Front()
+    requests.add(one.requests, make_request(5))
+    requests.add(one.requests, make_request(6))
+    requests.add(two.requests, make_request(5, max_tokens=2))
+    assert len(requests) == 3
+    assert requests.num_waiting_tokens == 12
+    async with anyio.create_task_group() as task_group:
+        await task_group.start(client.run)
+        task_group.start_soon(requests.hand_out)
+        await requests.wait_idle()
+        task_group.cancel_scope.cancel()
+    assert [len(message.outputs) for message in one.messages] == [2, 2, 2]
+    assert [len(message.outputs) for message in two.messages] == [1, 1]
+    assert one.tokens(5) == one.tokens(6) == [0, 1, 2]
+    assert two.tokens(5) == [0, 1]
+    assert [output.finish_reason for output in two.outputs] == [None, FinishReason.LENGTH]
+    assert requests.num_waiting_tokens == 0
+
+
+async def test_a_lost_front_end_takes_its_requests_along() -> None:
+    client, requests = make()
+    one, two = Front(), Front()
+    requests.add(one.requests, make_request(1))
+    requests.add(two.requests, make_request(1))
+    requests.leave(one.requests)
+    requests.leave(one.requests)
+    assert len(client.requests) == len(requests) == 1
+    assert requests.num_waiting_tokens == 4
+    requests.abort(two.requests, [1, 99])
+    assert client.requests == {}
+    await requests.wait_idle()
+
+
+async def test_what_cannot_be_taken_in_is_answered() -> None:
+    _, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(1, num_prompt_tokens=51))
+    (output,) = front.outputs
+    assert (output.request_id, output.finish_reason) == (1, FinishReason.ERROR)
+    assert (output.error, output.error_param) == ("too long", "prompt")
+    assert len(requests) == 0
+    requests.add(front.requests, make_request(1))
+    with pytest.raises(WireError, match="request 1"):
+        requests.add(front.requests, make_request(1))
+
+
+async def test_at_the_end_of_a_drain_only_what_has_begun_is_ended() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(1))
+    client._step()
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(requests.hand_out)
+        await anyio.wait_all_tasks_blocked()
+        task_group.cancel_scope.cancel()
+    requests.add(front.requests, make_request(2))
+    requests.end_begun()
+    last = front.outputs[-1]
+    assert (last.request_id, last.finish_reason) == (1, FinishReason.ABORT)
+    assert len(requests) == len(client.requests) == 1
+
+
+async def test_outputs_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(1))
+    client._step()
+    requests.abort(front.requests, [1])
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(requests.hand_out)
+        await anyio.wait_all_tasks_blocked()
+        task_group.cancel_scope.cancel()
+    assert front.messages == []

@@ -1,0 +1,334 @@
+"""Engine processes are kept going: with tasks for processes, on a virtual clock."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, TaskGroup
+from tests.triolet.cluster.fake_processes import FakeChild, FakeStarter
+from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
+from trio.testing import MockClock
+
+from triolet.args import EngineArgs
+from triolet.cluster.link import Link
+from triolet.cluster.messages import RankReport, Start
+from triolet.cluster.parent_link import serve_parent
+from triolet.cluster.rank_server import serve_rank
+from triolet.cluster.rank_supervisor import RankSupervisor
+from triolet.cluster.resources import RankResources
+from triolet.errors import ConflictError, EngineDeadError, ModelLoadError, UsageError
+from triolet.statistics import RankState
+
+pytestmark = pytest.mark.anyio
+
+STALL_SECONDS = 20.0
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return ("trio", {"clock": MockClock(autojump_threshold=0)})
+
+
+def nothing() -> None:
+    pass
+
+
+class Cluster:
+    """A supervisor, its processes, the engines in them and what was reported of them."""
+
+    def __init__(self, num_ranks: int = 1, *, budget: int = 2, load_seconds: float = 1.0) -> None:
+        self.load_seconds = load_seconds
+        self.fail: Callable[[], None] = nothing
+        """Called when an engine has loaded and in each of its steps; may raise."""
+        self.starts: list[Start] = []
+        self.engines: list[FakeRankClient] = []
+        self.reports: list[tuple[float, RankReport]] = []
+        self.changed = anyio.Event()
+        self.starter = FakeStarter(self._role)
+        self.supervisor = RankSupervisor(
+            EngineArgs(engine_stall_timeout=STALL_SECONDS, engine_restart_budget=budget),
+            range(num_ranks),
+            self.starter,
+            secret=b"secret",
+            on_report=self._note,
+            resources=(RankResources(2, 1, {}),) * num_ranks,
+        )
+
+    def _note(self, report: RankReport) -> None:
+        self.reports.append((anyio.current_time(), report))
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def _role(self, child: FakeChild, stream: ByteStream) -> int:
+        async def serve(link: Link) -> None:
+            await serve_rank(link, None, self._engine)  # type: ignore[arg-type]
+
+        return await serve_parent(stream, serve)
+
+    def _engine(self, start: Start, on_phase: Callable[[str], None]) -> FakeRankClient:
+        self.starts.append(start)
+        engine = FakeRankClient(
+            rank=start.rank, load_seconds=self.load_seconds, on_phase=on_phase, fail=lambda: self.fail()
+        )
+        self.engines.append(engine)
+        return engine
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[TaskGroup]:
+        async with anyio.create_task_group() as task_group:
+            await task_group.start(self.supervisor.run)
+            yield task_group
+            task_group.cancel_scope.cancel()
+
+    def child(self, rank: int = 0) -> FakeChild:
+        """The rank's process now."""
+        return [child for child in self.starter.children if child.name == f"engine {rank}"][-1]
+
+    def engine(self, rank: int = 0) -> FakeRankClient:
+        """The engine in it."""
+        return [
+            engine for engine, start in zip(self.engines, self.starts, strict=True) if start.rank == rank
+        ][-1]
+
+    def states(self, rank: int = 0) -> list[RankState]:
+        """Those it has been in, one after the other."""
+        states: list[RankState] = []
+        for _, report in self.reports:
+            if report.rank == rank and report.state not in states[-1:]:
+                states.append(report.state)
+        return states
+
+    async def wait_for(self, state: RankState, rank: int = 0) -> float:
+        """When it is, or comes to be, in that state."""
+        while self.supervisor.reports[rank].state is not state:
+            await self.changed.wait()
+        return anyio.current_time()
+
+
+S, R, W, D, X = RankState.STARTING, RankState.READY, RankState.DRAINING, RankState.DOWN, RankState.DEAD
+
+
+def is_killed(child: FakeChild) -> bool:
+    return child.status == -signal.SIGKILL
+
+
+async def test_it_is_started_once_all_ranks_are_ready() -> None:
+    cluster = Cluster(2)
+    async with cluster.running():
+        assert anyio.current_time() >= 1.0
+        assert [report.state for report in cluster.supervisor.reports] == [R, R]
+        await anyio.sleep(2)
+        assert cluster.supervisor.reports[1].load is not None
+    assert cluster.states() == [S, R]
+    assert "loading" in [report.phase for _, report in cluster.reports]
+    assert {(start.rank, start.generation, start.secret) for start in cluster.starts} == {
+        (0, 0, b"secret"),
+        (1, 0, b"secret"),
+    }
+    assert cluster.starts[0].args["num_threads"] == 2
+    assert all(map(is_killed, cluster.starter.children)), "by the cancellation"
+
+
+async def test_one_that_is_killed_is_started_again_after_a_while() -> None:
+    cluster = Cluster(2)
+    async with cluster.running():
+        cluster.child().last_lines = ("some line", "", "Fatal Python error: Aborted", "where")
+        cluster.child().kill()
+        died = await cluster.wait_for(D)
+        report = cluster.supervisor.reports[0]
+        assert report.cause == "killed by SIGKILL; it wrote: Fatal Python error: Aborted | where"
+        assert report.load is None
+        assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 1.0, abs=0.05)
+        report = cluster.supervisor.reports[0]
+        assert (report.generation, report.num_restarts, report.cause) == (1, 1, None)
+        assert cluster.supervisor.reports[1].num_restarts == 0
+    assert cluster.states(0) == [S, R, D, S, R]
+    assert cluster.states(1) == [S, R]
+
+
+async def test_an_engine_that_fails_says_why() -> None:
+    cluster = Cluster()
+
+    def fail() -> None:
+        raise ZeroDivisionError("by zero")
+
+    async with cluster.running():
+        cluster.fail = fail
+        cluster.engine().add(make_request(1))
+        await cluster.wait_for(D)
+        assert cluster.supervisor.reports[0].cause == "ZeroDivisionError: by zero"
+        cluster.fail = nothing
+        await cluster.wait_for(R)
+    assert cluster.starter.children[0].status == 1
+
+
+async def test_one_whose_step_does_not_end_hangs() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.engine().is_hung = True
+        cluster.engine().add(make_request(1))
+        began = anyio.current_time()
+        assert await cluster.wait_for(D) - began == pytest.approx(STALL_SECONDS, abs=2.5)
+        assert "its step did not end for 2" in (cluster.supervisor.reports[0].cause or "")
+        await cluster.wait_for(R)
+    assert cluster.starter.children[0].signals[:2] == [signal.SIGUSR1, signal.SIGKILL]
+
+
+async def test_one_that_is_silent_hangs() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.child().send_signal(signal.SIGSTOP)
+        began = anyio.current_time()
+        assert await cluster.wait_for(D) - began == pytest.approx(STALL_SECONDS, abs=2.5)
+        assert "nothing was heard of it for 2" in (cluster.supervisor.reports[0].cause or "")
+        await cluster.wait_for(R)
+
+
+async def test_a_spent_budget_is_the_end_with_the_cause() -> None:
+    cluster = Cluster(2, budget=2)
+
+    def die() -> None:
+        raise MemoryError("no more")
+
+    async def break_one() -> None:
+        await cluster.wait_for(R, rank=0)
+        await cluster.wait_for(R, rank=1)
+        cluster.fail = die
+        cluster.engine().add(make_request(1))
+
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(break_one)
+        with pytest.raises(EngineDeadError, match=r"after 2 restarts .*budget\): MemoryError: no more"):
+            await cluster.supervisor.run()
+    assert cluster.states() == [S, R, D, S, D, S, D, X]
+    assert [start.generation for start in cluster.starts if start.rank == 0] == [0, 1, 2]
+    deaths = [now for now, report in cluster.reports if report.rank == 0 and report.state is D]
+    loads_and_delays = 1.0 + 0.5 + 1.0 + 1.0
+    assert deaths[-1] - deaths[0] == pytest.approx(loads_and_delays, abs=0.1)
+    assert all(child.status is not None for child in cluster.starter.children)
+
+
+@pytest.mark.parametrize("error", [UsageError("a wrong flag", param="model"), ModelLoadError("no such file")])
+async def test_what_no_restart_can_mend_is_raised_as_it_is(error: Exception) -> None:
+    cluster = Cluster(3)
+
+    def fail() -> None:
+        raise error
+
+    cluster.fail = fail
+    with pytest.raises(type(error)) as raised:
+        await cluster.supervisor.run()
+    assert raised.value.args == error.args
+    assert getattr(raised.value, "param", None) == getattr(error, "param", None)
+    assert len(cluster.starts) == 3
+    assert anyio.current_time() < 2
+
+
+async def test_a_model_that_cannot_be_read_later_on_is_tried_again() -> None:
+    cluster = Cluster()
+
+    def fail() -> None:
+        raise ModelLoadError("the disk is away")
+
+    async with cluster.running():
+        cluster.fail = fail
+        cluster.child().kill()
+        await anyio.sleep(2.2)
+        assert cluster.supervisor.reports[0].cause == "the disk is away"
+        cluster.fail = nothing
+        await cluster.wait_for(R)
+        assert cluster.supervisor.reports[0].num_restarts == 2
+
+
+async def test_one_that_dies_while_it_starts_is_started_again() -> None:
+    cluster = Cluster()
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(cluster.supervisor.run)
+        await anyio.sleep(0.5)
+        cluster.child().kill()
+        await cluster.wait_for(R)
+        assert cluster.supervisor.reports[0].num_restarts == 1
+        task_group.cancel_scope.cancel()
+
+
+async def test_a_process_that_cannot_be_started_is_a_death() -> None:
+    cluster = Cluster(budget=0)
+
+    async def run(spec: object, *, task_status: object) -> int:
+        raise OSError("no more processes")
+
+    cluster.starter.run = run  # type: ignore[assignment]
+    with pytest.raises(EngineDeadError, match="no more processes"):
+        await cluster.supervisor.run()
+
+
+async def test_one_rank_is_replaced_without_counting_as_a_death() -> None:
+    cluster = Cluster(2, budget=0)
+    async with cluster.running():
+        await cluster.supervisor.restart(1, 5.0)
+        report = cluster.supervisor.reports[1]
+        assert (report.state, report.generation, report.num_restarts) == (R, 1, 0)
+        assert cluster.supervisor.reports[0].generation == 0
+    assert cluster.states(1) == [S, R, W, S, R]
+    assert sorted(child.status or 0 for child in cluster.starter.children) == [-9, -9, 0]
+
+
+async def test_only_one_that_is_ready_is_replaced() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        cluster.child().kill()
+        await cluster.wait_for(D)
+        with pytest.raises(ConflictError, match="engine 0 is down"):
+            await cluster.supervisor.restart(0, 5.0)
+
+
+async def test_stopping_lets_requests_finish_until_the_deadline() -> None:
+    cluster = Cluster(2)
+    async with cluster.running():
+        cluster.engine().is_hung = True
+        began = anyio.current_time()
+        await cluster.supervisor.stop(5.0)
+        assert anyio.current_time() - began < 0.5, "there was nothing to finish"
+    assert [child.status for child in cluster.starter.children] == [0, 0]
+    assert cluster.states() == [S, R, W, D]
+
+
+async def test_one_that_does_not_end_in_time_is_killed() -> None:
+    cluster = Cluster(2)
+    async with cluster.running():
+        cluster.child(1).send_signal(signal.SIGSTOP)
+        began = anyio.current_time()
+        await cluster.supervisor.stop(3.0)
+        assert anyio.current_time() - began == pytest.approx(5.0)
+    assert [cluster.child(rank).status for rank in (0, 1)] == [0, -9]
+
+
+@pytest.mark.parametrize("when", [0.5, 1.2])
+async def test_stopping_waits_for_nothing_that_only_starts(when: float) -> None:
+    """At first while it loads, then while it waits for its restart."""
+    cluster = Cluster(load_seconds=1.0)
+
+    def die() -> None:
+        raise MemoryError
+
+    cluster.fail = die
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(cluster.supervisor.run)
+        await anyio.sleep(when)
+        began = anyio.current_time()
+        await cluster.supervisor.stop(30.0)
+        assert anyio.current_time() - began < 0.1
+    assert len(cluster.starter.children) == 1
+
+
+async def test_a_link_with_garbage_is_the_end_of_its_process() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        await cluster.child().theirs.send(b"\0\0\0\1?")
+        await cluster.wait_for(D)
+        await cluster.wait_for(R)
