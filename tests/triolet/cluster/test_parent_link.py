@@ -33,7 +33,6 @@ async def outcome(serve: Callable[[Link], Awaitable[None]]) -> tuple[int, list[M
         with suppress(LinkClosedError):
             while True:
                 messages.append(await link.receive())
-        task_group.cancel_scope.cancel()
     return codes[0], messages
 
 
