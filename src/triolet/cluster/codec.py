@@ -1,12 +1,8 @@
 """Dataclasses as positional arrays of plain values, and back, by their type hints.
 
-:func:`to_plain` and :func:`from_plain` convert, :func:`pack` and :func:`unpack` are msgpack with every limit
-set. What a class needs is worked out once. Fields at the end that have their default are left out. Sequences
-of more than ``MAX_SHORT`` numbers are packed into bytes, 8 for each, so that no array has to be long.
-
-What comes in is checked against the hints, type for type; whatever is wrong with it raises WireError and
-nothing else, and what it can cost in memory is bounded: an array announced as longer than ``MAX_ARRAY``
-is refused before it is made.
+What a class needs is worked out once. Fields at the end that have their default are left out. Sequences of
+more than ``MAX_SHORT`` numbers are packed into bytes, 8 for each, so that no array has to be long. What comes
+in is checked against the hints, type for type; whatever is wrong with it raises WireError and nothing else.
 
 This module knows no message and no stream.
 """
@@ -21,9 +17,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Never, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import msgpack
-
 from triolet.cluster.frames import WireError
+from triolet.cluster.packing import MAX_ARRAY, MAX_MAP, check_plain
 from triolet.errors import TrioletError
 
 __all__ = [
@@ -34,69 +29,19 @@ __all__ = [
     "decoder_of",
     "encoder_of",
     "from_plain",
-    "pack",
     "to_plain",
-    "unpack",
 ]
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
 T = TypeVar("T")
 
-MAX_ARRAY = 4096
-"""Longest array. Arrays within arrays are made before what is in them is seen: 1,024 deep at most."""
-MAX_MAPS = 256
-MAX_MAP = 1024
 MAX_SHORT = 16
-MAX_DEPTH = 8
-"""Deepest nesting of values that have no type hint."""
 
 NUMBER_CODES: dict[type[Any], str] = {int: "q", float: "d"}
 """Of :mod:`struct`: 8 bytes each."""
 
 _SCALARS = (NoneType, bool, int, float, str, bytes)
-
-
-def pack(value: Any) -> bytes:
-    """Plain values as msgpack. Raises WireError for what has no place in it."""
-    try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True, autoreset=True)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise WireError(f"cannot be sent: {error}") from None
-    return packed
-
-
-def unpack(data: bytes) -> Any:
-    """Plain values from msgpack: None, bool, int, float, str, bytes, tuple, dict. Raises WireError."""
-    try:
-        return msgpack.unpackb(
-            data, raw=False, use_list=False, strict_map_key=True, ext_hook=_refuse_extension,
-            object_hook=_MapCounter(), max_str_len=len(data), max_bin_len=len(data),
-            max_array_len=min(MAX_ARRAY, len(data)), max_map_len=min(MAX_MAP, len(data)), max_ext_len=0,
-        )  # fmt: skip
-    except WireError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise WireError(f"is not msgpack within the limits: {type(error).__name__}") from None
-
-
-class _MapCounter:
-    """Refuses a message with very many maps: an empty one costs the sender a byte, and us eighty."""
-
-    __slots__ = ("num_maps",)
-
-    def __init__(self) -> None:
-        self.num_maps = 0
-
-    def __call__(self, value: dict[str, Any]) -> dict[str, Any]:
-        self.num_maps += 1
-        if self.num_maps > MAX_MAPS:
-            raise WireError(f"more than {MAX_MAPS} maps")
-        return value
-
-
-def _refuse_extension(code: int, data: bytes) -> Any:
-    raise WireError("extension types are not used")
 
 
 def to_plain(value: Any) -> Any:
@@ -125,8 +70,9 @@ def encoder_of(hint: Any) -> Encoder:
     if origin in (tuple, list, frozenset):
         return _sequence_encoder(arguments)
     if origin is dict:
-        encode_item = encoder_of(arguments[1])
-        return lambda value: {key: encode_item(item) for key, item in value.items()}
+        return _dict_encoder(encoder_of(arguments[1]))
+    if hint is Any:
+        return check_plain
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return str
     return _same
@@ -134,6 +80,15 @@ def encoder_of(hint: Any) -> Encoder:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _dict_encoder(encode_item: Encoder) -> Encoder:
+    def encode(value: Any) -> Any:
+        if len(value) > MAX_MAP:
+            raise WireError(f"cannot be sent: a map of {len(value)}, at most {MAX_MAP}")
+        return {key: encode_item(item) for key, item in value.items()}
+
+    return encode
 
 
 def _sequence_encoder(arguments: tuple[Any, ...]) -> Encoder:
@@ -195,7 +150,7 @@ def decoder_of(hint: Any, place: str = "") -> Decoder:
     """What turns plain values into one of the hinted type. ``place`` is what errors call it."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
-        return lambda value: _checked(value, place, MAX_DEPTH)
+        return check_plain
     if hint is float:
         return lambda value: _as_float(value, place)
     if hint is Never:
@@ -232,17 +187,6 @@ def _as_float(value: Any, place: str) -> float:
 
 def _wrong(place: str, expected: str) -> WireError:
     return WireError(f"{place}: must be {expected}")
-
-
-def _checked(value: Any, place: str, depth: int) -> Any:
-    """The value itself, if it is not nested too deep: what is unpacked holds nothing but plain types."""
-    if type(value) in _SCALARS:
-        return value
-    if depth == 0:
-        raise _wrong(place, f"nested at most {MAX_DEPTH} deep")
-    for item in value.values() if type(value) is dict else value:
-        _checked(item, place, depth - 1)
-    return value
 
 
 def _union_decoder(arguments: tuple[Any, ...], place: str) -> Decoder:

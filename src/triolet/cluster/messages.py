@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triolet import errors
-from triolet.cluster.codec import Decoder, Encoder, dataclass_decoder, dataclass_encoder, pack, unpack
+from triolet.cluster.codec import Decoder, Encoder, dataclass_decoder, dataclass_encoder
 from triolet.cluster.frames import WireError
 from triolet.cluster.output_rows import decode_rows, encode_rows
+from triolet.cluster.packing import pack, unpack
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState
 

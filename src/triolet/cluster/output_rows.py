@@ -15,8 +15,9 @@ from itertools import accumulate, chain, pairwise, repeat
 from operator import attrgetter
 from typing import Any
 
-from triolet.cluster.codec import MAX_ARRAY, MAX_SHORT, dataclass_decoder, dataclass_encoder
+from triolet.cluster.codec import MAX_SHORT, dataclass_decoder, dataclass_encoder
 from triolet.cluster.frames import WireError
+from triolet.cluster.packing import MAX_ARRAY
 from triolet.request import TokenLogprobs, TokenOutput
 
 __all__ = ["decode_rows", "encode_rows"]

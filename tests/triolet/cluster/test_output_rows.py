@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.cluster.codec import pack, unpack
 from triolet.cluster.frames import WireError
 from triolet.cluster.output_rows import decode_rows, encode_rows
+from triolet.cluster.packing import pack, unpack
 from triolet.request import FinishReason, TokenLogprobs, TokenOutput
 
 TOKEN_IDS = st.integers(0, 2**32 - 1)
