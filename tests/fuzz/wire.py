@@ -3,7 +3,8 @@
     python -m tests.fuzz.wire --iterations 1000000
 
 Real messages are mutated: bytes changed, inserted, cut, doubled, announcements of length made absurd, two
-messages spliced. Each is tried as a message, as a stream in pieces, and as a step of a handshake.
+messages spliced; or values replaced, doubled and left out. Each is tried as a message, as a stream in pieces,
+and as a step of a handshake.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tests.triolet.cluster.example_messages import EXAMPLES
 
 from triolet.cluster.frames import FrameReader, WireError, encode_frame
 from triolet.cluster.handshake import DialerHandshake, HandshakeError, ListenerHandshake, Peer, Role
 from triolet.cluster.messages import decode_message, encode_message
+from triolet.cluster.packing import pack, unpack
 
 __all__ = ["fuzz", "main"]
 
 INTERESTING = (
     b"\xc0", b"\xc1", b"\xc3", b"\xc4\xff", b"\xc6\xff\xff\xff\xff", b"\xc7\x00\x01", b"\xca\x7f\xc0\x00\x00",
     b"\xcb\xff\xf0\x00\x00\x00\x00\x00\x00", b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff", b"\xd3\x80" + bytes(7),
-    b"\xd6\xff\x00\x00\x00\x00", b"\xd9\xff", b"\xdb\xff\xff\xff\xff",
-    b"\xdc\x0f\xff", b"\xdd\xff\xff\xff\xff",    b"\xde\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x80", b"\x90", b"\x91", b"\xa0", b"\xff", b"\x00",
+    b"\xd6\xff\x00\x00\x00\x00", b"\xd9\xff", b"\xdb\xff\xff\xff\xff", b"\xdc\x0f\xff",
+    b"\xdd\xff\xff\xff\xff", b"\xde\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x80", b"\x90", b"\x91", b"\xa0",
+    b"\xff", b"\x00",
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 2**63, 2**64 - 1, 0.5, float("nan"), float("inf"), "", "x", "stop", b"", b"1234567",
+    bytes(8), (), (None,), (0,), (1, (2,)), {}, {"a": ()}, ((((((((((),),),),),),),),),),
 )  # fmt: skip
 MAX_FRAME = 1 << 16
 SECRET = b"a secret"
@@ -56,6 +64,19 @@ def mutate(source: random.Random, data: bytes, others: Sequence[bytes]) -> bytes
     return data
 
 
+def mutate_values(source: random.Random, value: Any) -> Any:
+    """Plain values with one of them replaced, doubled or left out, at any depth."""
+    if not isinstance(value, tuple) or not value or source.random() < 0.2:
+        return source.choice(VALUES)
+    place = source.randrange(len(value))
+    kind = source.randrange(8)
+    if kind == 0:
+        return value[:place]
+    if kind == 1:
+        return value[:place] + 2 * value[place : place + 1] + value[place + 1 :]
+    return (*value[:place], mutate_values(source, value[place]), *value[place + 1 :])
+
+
 def try_message(source: random.Random, payload: bytes) -> str:
     """A message that is taken must be one that can be sent again."""
     try:
@@ -64,6 +85,11 @@ def try_message(source: random.Random, payload: bytes) -> str:
         return "message refused"
     assert repr(decode_message(encode_message(message))) == repr(message)
     return "message taken"
+
+
+def try_values(source: random.Random, payload: bytes) -> str:
+    """As before, but with what is well-formed."""
+    return try_message(source, pack(mutate_values(source, unpack(payload))))
 
 
 def try_stream(source: random.Random, stream: bytes) -> str:
@@ -111,9 +137,12 @@ def fuzz(num_iterations: int, seed: int) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     for _ in range(num_iterations):
         attempt, examples = source.choices(
-            [(try_message, payloads), (try_stream, streams), (try_handshake, steps)], weights=[8, 1, 1]
+            [(try_message, payloads), (try_values, payloads), (try_stream, streams), (try_handshake, steps)],
+            weights=[4, 4, 1, 1],
         )[0]
-        data = mutate(source, source.choice(examples), examples)
+        data = source.choice(examples)
+        if attempt is not try_values:
+            data = mutate(source, data, examples)
         try:
             outcomes[attempt(source, data)] += 1
         except Exception as error:
