@@ -39,8 +39,10 @@ def add_operation_routes(blueprint: Blueprint, engine: ServingEngine, settings: 
     async def health() -> Response:
         """The state in detail, of each rank too; 503 unless the engine serves."""
         health = engine.health()
-        waits = {"is_paused": engine.is_paused, "is_sleeping": engine.is_sleeping}
-        return json_response(asdict(health) | waits, status=200 if health.is_serving else 503)
+        content = asdict(health) | {"is_paused": None, "is_sleeping": None}
+        if health.is_serving:
+            content |= {"is_paused": engine.is_paused, "is_sleeping": engine.is_sleeping}
+        return json_response(content, status=200 if health.is_serving else 503)
 
     @blueprint.get("/metrics")
     async def metrics() -> Response:

@@ -73,7 +73,9 @@ async def test_http_answers_while_the_model_loads(anyio_backend_name: str) -> No
         ready = await running.client.get("/ready")
         assert (ready.status_code, ready.headers["Retry-After"]) == (503, "1")
         assert ready.json() == {"status": "starting", "phase": "loading weights", "phase_seconds": 1.5}
-        assert (await running.client.get("/health")).status_code == 503
+        health = await running.client.get("/health")
+        assert (health.status_code, health.json()["state"]) == (503, "starting")
+        assert health.json()["is_paused"] is health.json()["is_sleeping"] is None, "nobody can say yet"
         assert (await running.client.get("/metrics")).status_code == 200
         refused = await running.client.post("/v1/completions", json={"prompt": "x"})
         assert refused.status_code == 503
