@@ -45,7 +45,7 @@ def test_the_tool_is_named(form: ToolFormat, compiler: GrammarCompiler) -> None:
     for grammar in (calls.forced(), calls.free(), calls.free(GOOD)):
         error = explained(compiler, calls, grammar)
         assert error.param == "tools[2]"
-        assert error.message.startswith("tools[2]: regex parse error")
+        assert error.message.startswith("tools[2]: invalid regular expression")
         assert "body_" not in error.message
 
 
