@@ -1,5 +1,7 @@
 """What a child process writes: passed on line by line, the last lines kept to tell why it died.
 
+Where the interpreter says what was fatal, that is kept, however long the traces are that follow.
+
 This module knows no process and no event loop.
 """
 
@@ -10,8 +12,10 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["OutputLines", "write_to_stderr"]
+__all__ = ["FATAL", "OutputLines", "write_to_stderr"]
 
+FATAL = "Fatal Python error: "
+"""How the first line of :mod:`faulthandler` begins when the process is about to die."""
 NUM_LAST_LINES = 20
 MAX_LINE_BYTES = 8192
 
@@ -42,7 +46,11 @@ class OutputLines:
 
     def _take(self, line: bytes) -> None:
         text = line.decode(errors="backslashreplace").rstrip("\r")
-        self.last.append(text)
+        if text.startswith(FATAL):
+            self.last.clear()
+        is_told = len(self.last) == NUM_LAST_LINES and self.last[0].startswith(FATAL)
+        if not is_told:
+            self.last.append(text)
         self._on_line(text)
 
 

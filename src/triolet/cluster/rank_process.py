@@ -27,6 +27,7 @@ from triolet.cluster.messages import (
     Stop,
     Topology,
 )  # fmt: skip
+from triolet.cluster.output_lines import FATAL
 from triolet.cluster.processes import ChildProcess, ProcessSpec, ProcessStarter, describe_exit
 from triolet.errors import EngineDeadError, ModelLoadError, UsageError
 from triolet.statistics import RankState
@@ -41,7 +42,6 @@ LAST_WORDS_PATIENCE = 1.0
 TRACE_PATIENCE = 0.5
 """Seconds between asking a hanging process where its threads are and killing it."""
 NUM_TOLD_LINES = 5
-FATAL = "Fatal Python error: "
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -217,8 +217,8 @@ def _what_it_died_of(error: RemoteError) -> Exception:
 
 
 def _last_words(lines: tuple[str, ...]) -> str:
-    """The last lines that a process wrote, in one; from where the interpreter says what was fatal."""
+    """The last lines that a process wrote, in one; the first of them that tell what was fatal."""
     said = [line.strip() for line in lines if line.strip()]
-    fatal = next((index for index, line in enumerate(said) if line.startswith(FATAL)), None)
-    told = said[-NUM_TOLD_LINES:] if fatal is None else said[fatal : fatal + NUM_TOLD_LINES]
+    is_fatal = bool(said) and said[0].startswith(FATAL)
+    told = said[:NUM_TOLD_LINES] if is_fatal else said[-NUM_TOLD_LINES:]
     return f"; it wrote: {' | '.join(told)}" if told else ""

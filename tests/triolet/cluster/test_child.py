@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
 
-import anyio
 import pytest
+from tests.triolet.cluster.gone import is_gone
 
 pytestmark = pytest.mark.anyio
 
@@ -25,23 +24,11 @@ async def main():
 
 anyio.run(main, backend={backend!r})
 """
-SECONDS_TO_DIE = 2.0
 
 
 @pytest.fixture
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-async def is_gone(pid: int) -> bool:
-    """Whether a process has ended or ends within two seconds; it is not ours to wait for."""
-    with suppress(ProcessLookupError), anyio.move_on_after(SECONDS_TO_DIE):
-        pidfd = os.pidfd_open(pid)
-        try:
-            await anyio.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
-    return not os.access(f"/proc/{pid}/exe", os.F_OK)
 
 
 @pytest.mark.parametrize("role", ["echo", "spin"])

@@ -32,6 +32,13 @@ def test_a_line_without_an_end_is_cut_and_bytes_that_are_no_text_are_shown() -> 
     assert lines == ["x" * MAX_LINE_BYTES, "x" * MAX_LINE_BYTES, "xxx\\xff"]
 
 
+def test_what_was_fatal_is_kept_before_all_that_follows() -> None:
+    output = OutputLines(lambda line: None)
+    lines = ["Fatal Python error: Aborted", *(str(number) for number in range(2 * NUM_LAST_LINES))]
+    output.feed("\n".join(["before", *lines, ""]).encode())
+    assert list(output.last) == lines[:NUM_LAST_LINES]
+
+
 def test_lines_go_to_standard_error_if_there_is_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,11 +137,11 @@ async def test_it_is_started_once_all_ranks_are_ready() -> None:
 async def test_one_that_is_killed_is_started_again_after_a_while() -> None:
     cluster = Cluster(2)
     async with cluster.running():
-        cluster.child().last_lines = ("some line", "", "Fatal Python error: Aborted", "where")
+        cluster.child().last_lines = ("Fatal Python error: Aborted", "", "where", *"abcd")
         cluster.child().kill()
         died = await cluster.wait_for(D)
         report = cluster.supervisor.reports[0]
-        assert report.cause == "killed by SIGKILL; it wrote: Fatal Python error: Aborted | where"
+        assert report.cause == "killed by SIGKILL; it wrote: Fatal Python error: Aborted | where | a | b | c"
         assert report.load is None
         assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 1.0, abs=0.05)
         report = cluster.supervisor.reports[0]
