@@ -221,7 +221,12 @@ async def test_mistakes_of_the_user_are_the_same_errors_here(
 async def test_a_real_model_computes_there_what_it_computes_here(
     byte_llama: Path, anyio_backend: str
 ) -> None:
-    options = {"model": str(byte_llama), "num_kv_blocks": 64, "num_threads": 1, "device": "cpu"}
+    options: dict[str, Any] = {
+        "model": str(byte_llama),
+        "num_kv_blocks": 64,
+        "num_threads": 1,
+        "device": "cpu",
+    }
     cluster = Cluster(anyio_backend, role=ENGINE_ROLE, **options)
     prompts = [tuple(range(50, 50 + length)) for length in (3, 20, 33)]
     async with cluster.running() as front_end:
@@ -229,7 +234,7 @@ async def test_a_real_model_computes_there_what_it_computes_here(
             front_end.add(request(number, *prompt, max_tokens=20))
         await front_end.wait_ended(0, 1, 2)
         await cluster.supervisor.stop(5.0)
-    core = load_core(EngineArgs(**options), local_files(byte_llama), lambda phase: None)  # type: ignore[arg-type]
+    core = load_core(EngineArgs(**options), local_files(byte_llama), lambda phase: None)
     expected: dict[int, list[int]] = {number: [] for number in range(3)}
     for number, prompt in enumerate(prompts):
         core.add(request(number, *prompt, max_tokens=20))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from triolet.args import EngineArgs, ServeArgs
-from triolet.cluster.codec import pack, unpack
+from triolet.cluster.packing import pack, unpack
 from triolet.cluster.rank_args import UNLIMITED, plain_rank_args, rank_args
 
 
