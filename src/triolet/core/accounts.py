@@ -7,20 +7,16 @@ neither the scheduler nor an event loop.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from math import ceil
 
 from triolet.core.deadlines import Deadlines, RequestPhase
+from triolet.core.recent_ends import RecentEnds
 from triolet.plan import PlanRow, StepPlan
 from triolet.request import FinishReason, Request, TokenOutput
 from triolet.statistics import CoreStatistics, Histogram, IterationStatistics, SchedulerStatistics
 
 __all__ = ["Accounts"]
-
-NUM_RECENT = 64
-MAX_RETRY_AFTER = 600
 
 logger = logging.getLogger("triolet.core")
 
@@ -48,7 +44,7 @@ class Accounts:
         self._num_generated_tokens = 0
         self._last_iteration: IterationStatistics | None = None
         self._live = CoreStatistics()  # for its histograms, which are added to
-        self._recent_ends: deque[float] = deque(maxlen=NUM_RECENT)
+        self._recent_ends = RecentEnds()
         self._logged_at = 0.0
         self._logged = (0, 0)
         self.deadlines = Deadlines()
@@ -99,7 +95,7 @@ class Accounts:
         if progress is None:
             return
         self.deadlines.discard(request_id)
-        self._recent_ends.append(self._clock())
+        self._recent_ends.add(self._clock())
         self._live.prompt_tokens.observe(progress.num_prompt_tokens)
         self._live.generation_tokens.observe(progress.num_generated_tokens)
         if progress.started is None or progress.first_token is None or progress.last_token is None:
@@ -112,10 +108,7 @@ class Accounts:
 
     def retry_after(self, num_waiting: int) -> int:
         """Whole seconds until ``num_waiting`` requests will have ended, at the rate of the last ones."""
-        if len(self._recent_ends) < 2:
-            return 1
-        seconds = self._clock() - self._recent_ends[0]
-        return max(1, min(MAX_RETRY_AFTER, ceil(num_waiting * seconds / len(self._recent_ends))))
+        return self._recent_ends.retry_after(num_waiting, self._clock())
 
     def statistics(self) -> CoreStatistics:
         """An immutable snapshot."""

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from triolet.core.accounts import MAX_RETRY_AFTER, Accounts
+from triolet.core.accounts import Accounts
+from triolet.core.recent_ends import MAX_RETRY_AFTER
 from triolet.plan import PlanRow, StepPlan
 from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
 from triolet.statistics import Histogram, IterationStatistics, SchedulerStatistics

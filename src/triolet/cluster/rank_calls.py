@@ -1,0 +1,77 @@
+"""RankCalls: calls to a rank over its link, and the answers to them.
+
+A call is over when its answer has come or the link is lost. This module knows nothing of what is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import anyio
+
+from triolet.cluster.frames import WireError
+from triolet.cluster.messages import Call, RemoteError, Result
+from triolet.cluster.rank_link import MessagePost
+from triolet.errors import EngineError
+
+__all__ = ["CallLostError", "RankCalls"]
+
+
+class CallLostError(WireError):
+    """The link was lost before the answer came."""
+
+
+@dataclass(eq=False, slots=True)
+class _PendingCall:
+    over: anyio.Event = field(default_factory=anyio.Event)
+    result: Result | None = None
+
+
+class RankCalls:
+    """The calls under way on one link. ``name`` is put before errors that the rank answers with."""
+
+    def __init__(self, link: MessagePost, name: str) -> None:
+        self._link = link
+        self._name = name
+        self._ids = count()
+        self._pending: dict[int, _PendingCall] = {}
+        self._is_lost = False
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The answer. Raises the error that the rank answers with, or CallLostError.
+
+        Cancellation: what is asked for happens all the same.
+        """
+        if self._is_lost:
+            raise CallLostError(f"{self._name}: its link is lost")
+        call_id, pending = next(self._ids), _PendingCall()
+        self._pending[call_id] = pending
+        try:
+            self._link.post(Call(call_id, method, arguments))
+            await pending.over.wait()
+        finally:
+            self._pending.pop(call_id, None)
+        if pending.result is None:
+            raise CallLostError(f"{self._name}: its link was lost before it answered {method}")
+        if pending.result.error is not None:
+            raise self._named(pending.result.error)
+        return pending.result.value
+
+    def settle(self, result: Result) -> None:
+        """An answer has come; those to calls that were given up are dropped."""
+        pending = self._pending.pop(result.call_id, None)
+        if pending is not None:
+            pending.result = result
+            pending.over.set()
+
+    def lose(self) -> None:
+        """The link is lost, and with it all answers."""
+        self._is_lost = True
+        for pending in self._pending.values():
+            pending.over.set()
+
+    def _named(self, error: RemoteError) -> Exception:
+        named = RemoteError(error.name, f"{self._name}: {error.text}", error.attributes)
+        return named.exception() if error.name != "RuntimeError" else EngineError(named.text)

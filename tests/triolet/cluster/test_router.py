@@ -1,0 +1,344 @@
+"""The router on both event loops: requests through ranks that come and go, control of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+from tests.triolet.cluster.ranks import FakeLink, ask, load, ready, report, router_args, said
+
+from triolet.cluster.client import EngineClient
+from triolet.cluster.codec import to_plain
+from triolet.cluster.messages import Abort, Call, Outputs, RankReport, RemoteError, Result
+from triolet.cluster.router import Router
+from triolet.errors import ConflictError, InvalidRequestError, ModelLoadError, OverloadedError
+from triolet.request import FinishReason
+from triolet.statistics import CoreStatistics, RankState, RankStatistics
+
+pytestmark = pytest.mark.anyio
+
+STOP = FinishReason.STOP
+
+
+class Served:
+    """A router that runs, and the links of its ranks."""
+
+    def __init__(self, router: Router, tasks: TaskGroup) -> None:
+        self.router = router
+        self.tasks = tasks
+        self.links: dict[int, FakeLink] = {}
+
+    async def join(self, rank: int, generation: int = 0, **fields: Any) -> FakeLink:
+        """A rank dials; returns once everything has come to rest."""
+        self.links[rank] = link = FakeLink()
+        self.tasks.start_soon(self.router.serve_rank, link, ready(rank, generation, **fields))
+        await anyio.wait_all_tasks_blocked()
+        return link
+
+    async def lose(self, rank: int) -> None:
+        self.links[rank].close("closed by the other side")
+        await anyio.wait_all_tasks_blocked()
+
+    async def answer(self, rank: int, method: str, value: Any = None, error: Exception | None = None) -> Call:
+        """Wait for a rank to be called, and answer."""
+        call: Call = await self.links[rank].next(Call)
+        assert call.method == method
+        self.links[rank].say(Result(call.call_id, value, None if error is None else RemoteError.of(error)))
+        return call
+
+    async def during(self, call: Awaitable[Any], *answers: Awaitable[Any]) -> Any:
+        """What a call comes to while these answers are given."""
+        got: list[Any] = []
+
+        async def make() -> None:
+            try:
+                got.append(await call)
+            except Exception as exc:
+                got.append(exc)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(make)
+            for one in answers:
+                await one
+        return got[0]
+
+
+@asynccontextmanager
+async def served(num_ranks: int = 2, *, num_front_ends: int = 1, **options: Any) -> AsyncIterator[Served]:
+    router = Router(router_args(**options), range(num_ranks), num_front_ends=num_front_ends)
+    async with anyio.create_task_group() as tasks:
+        served = Served(router, tasks)
+        tasks.start_soon(router.run)
+        for rank in range(num_ranks):
+            await served.join(rank)
+        yield served
+        tasks.cancel_scope.cancel()
+
+
+def test_a_router_is_an_engine_client() -> None:
+    client: type[EngineClient] = Router
+    assert client is Router
+
+
+async def test_it_has_started_when_its_first_rank_serves() -> None:
+    router = Router(router_args(), range(2))
+    async with anyio.create_task_group() as tasks:
+        started = anyio.Event()
+
+        async def run() -> None:
+            await tasks.start(router.run)
+            started.set()
+
+        tasks.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        assert not started.is_set()
+        with pytest.raises(OverloadedError, match="rank 0 is starting, 1 is starting"):
+            router.add(ask(1))
+        await Served(router, tasks).join(1)
+        assert started.is_set()
+        assert (router.max_model_len, router.vocab_size, router.num_ranks) == (512, 258, 2)
+        assert router.rank_states == (RankState.STARTING, RankState.READY)
+        tasks.cancel_scope.cancel()
+
+
+async def test_requests_go_to_ranks_and_outputs_come_back() -> None:
+    async with served() as cluster:
+        cluster.router.add(ask(1))
+        cluster.router.add(ask(2))
+        assert cluster.links[0].added() == [ask(1)]
+        cluster.links[1].say(Outputs((said(2, 5),)))
+        assert await cluster.router.get_outputs() == [said(2, 5)]
+        cluster.router.abort(2)
+        assert cluster.links[1].take(Abort) == [Abort((2,))]
+        assert cluster.router.num_requests == 1
+
+
+async def test_the_cause_of_a_loss_is_waited_for() -> None:
+    async with served() as cluster:
+        cluster.router.add(ask(1))
+        cluster.links[0].say(Outputs((said(1, 5),)))
+        await cluster.router.get_outputs()
+        await cluster.lose(0)
+        with anyio.move_on_after(0.01):
+            await cluster.router.get_outputs()
+            pytest.fail("the cause is not known yet")
+        down = report(0, RankState.DOWN, cause="killed by SIGKILL", num_restarts=1)
+        cluster.router.update([down, report(9)])
+        (end,) = await cluster.router.get_outputs()
+        assert end.error == "rank 0: killed by SIGKILL"
+        assert cluster.router.rank_states == (RankState.DOWN, RankState.READY)
+        (lost, _) = cluster.router.rank_statistics()
+        assert (lost.state, lost.cause, lost.num_restarts) == (RankState.DOWN, "killed by SIGKILL", 1)
+
+
+async def test_what_no_rank_can_serve_ends_when_its_time_is_up() -> None:
+    async with served(1) as cluster:
+        cluster.router.add(ask(1, timeout=0.01))
+        cluster.router.add(ask(2))
+        await cluster.lose(0)
+        (end,) = await cluster.router.get_outputs()
+        assert (end.request_id, end.finish_reason) == (1, FinishReason.TIMEOUT)
+        link = await cluster.join(0, generation=1)
+        assert len(link.added()) == 1
+
+
+async def test_a_rank_that_is_not_like_the_others_is_not_taken_in() -> None:
+    async with served() as cluster:
+        for fields in ({"vocab_size": 5}, {"max_model_len": 5}):
+            link = await cluster.join(0, generation=1, **fields)
+            assert link.closed_reason is not None
+            assert "not taken in" in link.closed_reason
+        assert cluster.router.rank_states == (RankState.READY, RankState.READY)
+        link = await cluster.join(7)
+        assert link.closed_reason is not None
+
+
+async def test_a_rank_that_talks_nonsense_is_lost() -> None:
+    async with served() as cluster:
+        cluster.links[0].say(Abort((1,)))
+        await anyio.wait_all_tasks_blocked()
+        assert cluster.links[0].closed_reason == "Abort is nothing that a rank sends here"
+        assert cluster.router.rank_states == (RankState.DOWN, RankState.READY)
+
+
+async def test_once_stopped_nothing_more_comes() -> None:
+    async with served() as cluster:
+        cluster.router.add(ask(1))
+        cluster.router.add(ask(2))
+        cluster.links[0].say(Outputs((said(1, 5),)))
+        await anyio.wait_all_tasks_blocked()
+        await cluster.router.stop()
+        assert await cluster.router.get_outputs() == [said(1, 5)]
+        assert await cluster.router.get_outputs() == []
+        assert (cluster.links[0].take(Abort), cluster.links[1].take(Abort)) == ([Abort((1,))], [Abort((2,))])
+        cluster.router.abort(1)
+
+
+class TestControl:
+    async def test_every_rank_is_asked_and_waited_for(self) -> None:
+        async with served() as cluster:
+            router, answer = cluster.router, cluster.answer
+            await cluster.during(
+                router.pause("keep", clear_cache=False), answer(0, "pause"), answer(1, "pause")
+            )
+            assert router.is_paused
+            await cluster.during(router.resume(), answer(1, "resume"), answer(0, "resume"))
+            assert not router.is_paused
+            await cluster.during(router.sleep(1, "abort"), answer(0, "sleep"), answer(1, "sleep"))
+            assert (router.is_paused, router.is_sleeping) == (True, True)
+            with pytest.raises(ConflictError, match="wake_up"):
+                await router.resume()
+            await cluster.during(router.wake_up(["weights"]), answer(0, "wake_up"), answer(1, "wake_up"))
+            assert router.is_sleeping
+            await cluster.during(router.wake_up(), answer(0, "wake_up"), answer(1, "wake_up"))
+            assert (router.is_paused, router.is_sleeping) == (False, False)
+
+    @pytest.mark.parametrize(("answers", "expected"), [((True, True), True), ((True, False), False)])
+    async def test_the_prefix_caches_are_empty_if_all_of_them_are(
+        self, answers: tuple[bool, bool], expected: bool
+    ) -> None:
+        async with served() as cluster:
+            asked = [cluster.answer(rank, "reset_prefix_cache", answers[rank]) for rank in (0, 1)]
+            call = cluster.router.reset_prefix_cache(reset_running_requests=True)
+            assert await cluster.during(call, *asked) is expected
+
+    async def test_what_is_asked_wrongly_is_refused_before_any_rank_is_asked(self) -> None:
+        async with served() as cluster:
+            for call in (
+                cluster.router.pause("sometimes"),  # type: ignore[arg-type]
+                cluster.router.sleep(7, "abort"),
+                cluster.router.sleep(1, "never"),  # type: ignore[arg-type]
+                cluster.router.wake_up(["brain"]),  # type: ignore[list-item]
+            ):
+                with pytest.raises(InvalidRequestError):
+                    await call
+            assert cluster.links[0].posted == []
+
+    async def test_an_error_of_one_rank_names_it(self) -> None:
+        async with served() as cluster:
+            answers = [
+                cluster.answer(0, "sleep"),
+                cluster.answer(1, "sleep"),
+            ]
+            await cluster.during(cluster.router.sleep(1, "abort"), *answers)
+            error = await cluster.during(
+                cluster.router.wake_up(),
+                cluster.answer(1, "wake_up", error=ModelLoadError("the file is gone")),
+                cluster.answer(0, "wake_up"),
+            )
+            assert isinstance(error, ModelLoadError)
+            assert error.message == "rank 1: the file is gone"
+            assert cluster.router.is_sleeping
+
+    async def test_a_rank_that_is_lost_meanwhile_is_not_waited_for(self) -> None:
+        async with served() as cluster:
+            pausing = cluster.router.pause("wait")
+            assert await cluster.during(pausing, cluster.answer(0, "pause"), cluster.lose(1)) is None
+
+    async def test_a_rank_that_joins_is_paused_before_it_is_given_requests(self) -> None:
+        async with served() as cluster:
+            cluster.router.add(ask(1))
+            await cluster.lose(0)
+            await cluster.lose(1)
+            await cluster.router.pause("keep")
+            link = await cluster.join(1, generation=1)
+            assert link.added() == []
+            call = await cluster.answer(1, "pause")
+            assert call.arguments == ("keep", False)
+            await anyio.wait_all_tasks_blocked()
+            assert len(link.added()) == 1
+
+    async def test_one_that_joins_while_that_changes_is_like_the_others_in_the_end(self) -> None:
+        async with served() as cluster:
+            await cluster.lose(0)
+            await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
+            await cluster.join(0, generation=1)
+            call = await cluster.links[0].next(Call)
+            assert (call.method, call.arguments) == ("sleep", (1, "keep"))
+            await cluster.during(cluster.router.wake_up(["weights"]), cluster.answer(1, "wake_up"))
+            cluster.links[0].say(Result(call.call_id))
+            await cluster.answer(0, "sleep")
+            call = await cluster.answer(0, "wake_up")
+            assert call.arguments == (["weights"],)
+            await anyio.wait_all_tasks_blocked()
+            assert cluster.router.rank_states == (RankState.READY, RankState.READY)
+
+    async def test_one_that_comes_back_goes_on_if_it_missed_that(self) -> None:
+        async with served() as cluster:
+            pausing = cluster.router.pause("keep")
+            await cluster.during(pausing, cluster.answer(0, "pause"), cluster.answer(1, "pause"))
+            await cluster.lose(0)
+            await cluster.during(cluster.router.resume(), cluster.answer(1, "resume"))
+            await cluster.join(0)
+            await cluster.answer(0, "wake_up")
+            await cluster.answer(0, "resume")
+            await anyio.wait_all_tasks_blocked()
+            assert cluster.router.rank_states == (RankState.READY, RankState.READY)
+
+    async def test_one_that_cannot_be_like_the_others_is_sent_away(self) -> None:
+        async with served() as cluster:
+            await cluster.lose(0)
+            await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
+            await cluster.join(0, generation=1)
+            await cluster.answer(0, "sleep", error=RuntimeError("no"))
+            await anyio.wait_all_tasks_blocked()
+            assert "cannot be paused or put to sleep" in str(cluster.links[0].closed_reason)
+
+    async def test_a_pause_that_aborts_ends_what_is_held(self) -> None:
+        async with served(1) as cluster:
+            cluster.router.add(ask(1))
+            await cluster.lose(0)
+            await cluster.router.pause("abort")
+            (end,) = await cluster.router.get_outputs()
+            assert (end.request_id, end.finish_reason) == (1, FinishReason.ABORT)
+
+    async def test_what_other_front_ends_ask_for_is_known_from_reports(self) -> None:
+        async with served(num_front_ends=2) as cluster:
+            router = cluster.router
+
+            def tell(*flags: tuple[bool, bool]) -> None:
+                loads = [load(is_paused=paused, is_sleeping=sleeping) for paused, sleeping in flags]
+                router.update(
+                    RankReport(rank, 0, RankState.READY, one, None, 0, None) for rank, one in enumerate(loads)
+                )
+
+            tell((True, False), (False, False))
+            assert not router.is_paused
+            tell((True, False), (True, False))
+            assert (router.is_paused, router.is_sleeping) == (True, False)
+            tell((True, True), (True, True))
+            assert (router.is_paused, router.is_sleeping) == (True, True)
+            tell((False, False), (False, False))
+            assert (router.is_paused, router.is_sleeping) == (False, False)
+
+
+class TestStatistics:
+    async def test_every_rank_is_asked(self) -> None:
+        async with served() as cluster:
+            core = CoreStatistics(num_generated_tokens=7)
+            told = [to_plain(RankStatistics(rank=0, num_steps=number, core=core)) for number in (1, 2)]
+            answers = [cluster.answer(rank, "statistics", told[rank]) for rank in (0, 1)]
+            await cluster.during(cluster.router.refresh_statistics(), *answers)
+            known = cluster.router.rank_statistics()
+            assert [(one.rank, one.num_steps, one.core) for one in known] == [(0, 1, core), (1, 2, core)]
+
+    async def test_a_rank_that_does_not_answer_or_talks_nonsense_keeps_what_it_told_last(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("triolet.cluster.router.STATISTICS_TIMEOUT", 0.05)
+        async with served() as cluster:
+            answers = [cluster.answer(0, "statistics", ["nonsense"])]
+            await cluster.during(cluster.router.refresh_statistics(), *answers)
+            assert [one.num_steps for one in cluster.router.rank_statistics()] == [0, 0]
+
+    async def test_the_time_keeper_sleeps_while_there_is_nothing_to_do(self) -> None:
+        async with served() as cluster:
+            cluster.router.add(ask(1))
+            cluster.links[0].say(Outputs((said(1, 5, reason=STOP),)))
+            await cluster.router.get_outputs()
+            assert cluster.router._sleeps_until == math.inf
