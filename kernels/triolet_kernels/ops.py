@@ -93,6 +93,9 @@ class DrawnTokens:
     num_kept: NDArray[np.int64]
 
 
+MAX_OTHERS = 64
+"""How many further tokens are drawn at once."""
+
 KVCache: TypeAlias = "Sequence[tuple[Tensor, Tensor]]"
 """Key and value cache of each layer."""
 
@@ -230,6 +233,23 @@ class Ops(Protocol):
         ``masks (N, ceil(V / 32))``: token i is allowed if bit ``i % 32`` of word ``i // 32`` is set. The
         other logits become minus infinity, in place. ``settings`` are of N rows; the rest is as in
         :meth:`draw`.
+        """
+        ...
+
+    def draw_others(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int64],
+        token_ids: NDArray[np.int64],
+        temperatures: NDArray[np.float64],
+        uniforms: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Draw K further tokens from ``rows (N,)`` of ``logits (R, V)``, no two rows the same → ``(N, K)``.
+
+        Each is drawn, without filters, from what its row's ``token_ids (N,)`` and those before it leave:
+        by inversion, ``uniforms (N, K)`` in [0, 1), or the most likely one where ``temperatures (N,)`` is 0.
+        Once nothing is left that weighs anything beside the row's highest logit, tokens are -1. The highest
+        logits are finite, and K is at most ``MAX_OTHERS``.
         """
         ...
 

@@ -25,7 +25,7 @@ STAGES: dict[str, Callable[[ModelRunner], tuple[Any, str]]] = {
     "logits": lambda runner: (runner._model, "logits"),
     "begin": lambda runner: (runner._sampler, "begin"),
     "adjust": lambda runner: (runner._sampler._adjuster, "adjust"),
-    "mask": lambda runner: (sampler, "hold_to_grammars"),
+    "mask": lambda runner: (sampler, "draw_held"),
     "sample": lambda runner: (runner._sampler, "sample"),
     "commit": lambda runner: (runner._sampler._adjuster, "commit"),
 }

@@ -6,17 +6,13 @@
 
 #include <stdlib.h>
 
+#include "logit_row.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace {
 
-constexpr int64_t kMaxGroups = 1024;
 constexpr int64_t kFirstPrefix = 64;
-constexpr float kLeastPower = -126;
-constexpr float kLowest = -3.4028234663852886e38f;
-constexpr double kMinTemperature = 1.1754943508222875e-38;
-constexpr double kLog2E = 1.4426950408889634;
+constexpr int64_t kMaxOthers = 64;
 
 struct Settings {
     double temperature, uniform;
@@ -28,30 +24,6 @@ struct Drawn {
     int64_t token_id, num_kept;
     float highest;
 };
-
-// A row of logits, in groups of neighbours whose size follows from the row's alone.
-struct Row {
-    const float* logits;
-    int64_t size, group_size, num_groups;
-    float highest, scale;
-    float maxima[kMaxGroups];
-
-    int64_t end_of(int64_t group) const { return (group + 1) * group_size < size ? (group + 1) * group_size : size; }
-};
-
-TRIOLET_INLINE float as_float(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-// kLanes values from `source`, or as many as there are and minus infinity.
-TRIOLET_INLINE Vec load_part(const float* source, int64_t count) {
-    if (count >= kLanes) return load(source);
-    float values[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) values[lane] = lane < count ? source[lane] : as_float(0xff800000);
-    return load(values);
-}
 
 // Minus infinity for the logits whose bit of `mask` is not set: bit i % 32 of word i / 32.
 void forbid(float* logits, int64_t size, const uint32_t* mask) {
@@ -75,63 +47,6 @@ bool has_nan(const float* values, int64_t size) {
         found |= (bits & 0x7fffffff) > 0x7f800000;
     }
     return found != 0;
-}
-
-// e to the power of (logit - highest) / temperature; 0 where that is too small for a float.
-TRIOLET_INLINE Vec weights_of(const Row& row, Vec logits) {
-    Vec power = mul(sub(logits, splat(row.highest)), splat(row.scale));
-    return zero_below(exp2(power), power, kLeastPower);
-}
-
-void find_maxima(Row& row) {
-    row.highest = as_float(0xff800000);
-    for (int64_t group = 0; group < row.num_groups; ++group) {
-        int64_t end = row.end_of(group);
-        Vec best = splat(as_float(0xff800000));
-        for (int64_t i = group * row.group_size; i < end; i += kLanes)
-            best = max(load_part(row.logits + i, end - i), best);
-        row.maxima[group] = max_lanes(best);
-        if (row.maxima[group] > row.highest) row.highest = row.maxima[group];
-    }
-}
-
-int64_t first_highest(const Row& row) {
-    int64_t group = 0;
-    while (row.maxima[group] != row.highest) ++group;
-    int64_t i = group * row.group_size;
-    while (row.logits[i] != row.highest) ++i;
-    return i;
-}
-
-float sum_group(const Row& row, int64_t group) {
-    int64_t end = row.end_of(group);
-    Vec sum = splat(0);
-    for (int64_t i = group * row.group_size; i < end; i += kLanes)
-        sum = add(sum, weights_of(row, load_part(row.logits + i, end - i)));
-    return sum_lanes(sum);
-}
-
-// By inversion, in the order of token ids: the group first, then the token in it.
-int64_t draw_whole(const Row& row, double uniform) {
-    float sums[kMaxGroups];
-    double total = 0;
-    for (int64_t group = 0; group < row.num_groups; ++group) total += sums[group] = sum_group(row, group);
-    double target = uniform * total, running = 0;
-    int64_t group = 0, last = 0;  // the last group that can be drawn from
-    for (; group < row.num_groups && running + sums[group] <= target; running += sums[group++])
-        if (sums[group] > 0) last = group;
-    if (group == row.num_groups) running -= sums[group = last];
-    int64_t end = row.end_of(group), chosen = 0;
-    for (int64_t i = group * row.group_size; i < end; i += kLanes) {
-        float weights[kLanes];
-        store(weights, weights_of(row, load_part(row.logits + i, end - i)));
-        for (int lane = 0; lane < kLanes; ++lane) {
-            if (weights[lane] > 0) chosen = i + lane;
-            running += weights[lane];
-            if (running > target) return chosen;
-        }
-    }
-    return chosen;
 }
 
 // A number that at least `count` logits reach, and hardly more: the count-th highest of the groups' maxima.
@@ -324,24 +239,59 @@ void draw_filtered(const Row& row, const Settings& settings, Drawn& drawn) {
 }
 
 Drawn draw_row(const float* logits, int64_t size, const Settings& settings) {
-    Row row;
-    row.logits = logits;
-    row.size = size;
-    int64_t vectors = (size + kLanes - 1) / kLanes;
-    row.group_size = (vectors + kMaxGroups - 1) / kMaxGroups * kLanes;
-    row.num_groups = (size + row.group_size - 1) / row.group_size;
     if (has_nan(logits, size)) return {0, size, as_float(0x7fc00000)};
-    find_maxima(row);
-    if (!(row.highest >= kLowest && row.highest <= -kLowest)) return {0, size, row.highest};
+    Row row;
+    open_row(row, logits, size);
+    if (!is_finite(row)) return {0, size, row.highest};
     Drawn drawn = {first_highest(row), size, row.highest};
     if (settings.temperature == 0) return drawn;
-    double temperature = settings.temperature > kMinTemperature ? settings.temperature : kMinTemperature;
-    row.scale = float(kLog2E / temperature);
-    if (settings.top_k || settings.top_p < 1 || settings.min_p > 0)
+    set_temperature(row, settings.temperature);
+    if (settings.top_k || settings.top_p < 1 || settings.min_p > 0) {
         draw_filtered(row, settings, drawn);
-    else
-        drawn.token_id = draw_whole(row, settings.uniform);
+        return drawn;
+    }
+    float sums[kMaxGroups];
+    sum_groups(row, sums);
+    drawn.token_id = draw_whole(row, sums, settings.uniform);
     return drawn;
+}
+
+// Takes a token out of a row and its groups' sums of weights; → its logit.
+float take_out(Row& row, float* logits, int64_t token_id, float* sums) {
+    float logit = logits[token_id];
+    logits[token_id] = as_float(0xff800000);
+    int64_t group = token_id / row.group_size;
+    if (sums)
+        sums[group] = sum_group(row, group);
+    else
+        row.maxima[group] = max_of_group(row, group);
+    return logit;
+}
+
+// Tokens drawn one after the other from a row without `taken` and those before; -1 once nothing is left.
+// The logits are as before in the end.
+void draw_others(float* logits, int64_t size, int64_t taken, double temperature, const double* uniforms,
+                 int64_t* others, int64_t count) {
+    const float taken_logit = logits[taken];
+    logits[taken] = as_float(0xff800000);
+    Row row;
+    open_row(row, logits, size);
+    float sums[kMaxGroups], drawn[kMaxOthers];
+    const bool is_greedy = temperature == 0;
+    if (!is_greedy && is_finite(row)) {
+        set_temperature(row, temperature);
+        sum_groups(row, sums);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        if (is_greedy) find_highest(row);
+        others[i] = -1;
+        if (!is_finite(row)) continue;
+        others[i] = is_greedy ? first_highest(row) : draw_whole(row, sums, uniforms[i]);
+        if (others[i] >= 0) drawn[i] = take_out(row, logits, others[i], is_greedy ? nullptr : sums);
+    }
+    for (int64_t i = 0; i < count; ++i)
+        if (others[i] >= 0) logits[others[i]] = drawn[i];
+    logits[taken] = taken_logit;
 }
 
 }  // namespace
@@ -363,4 +313,15 @@ TRIOLET_EXPORT(draw_float32)
         highest[i] = drawn.highest;
     });
     return true;
+}
+
+// logits (any number of rows, size), rows, taken, temperatures (num_rows,), uniforms (num_rows, count)
+// → others (num_rows, count). No logit is NaN.
+TRIOLET_EXPORT(draw_others_float32)
+(float* logits, const int64_t* rows, const int64_t* taken, const double* temperatures, const double* uniforms,
+ int64_t* others, int64_t num_rows, int64_t count, int64_t size, RunTeam run_team, int64_t num_threads) {
+    for_each_row(run_team, num_threads, num_rows, size, [=](int64_t i) {
+        float* row = logits + rows[i] * size;
+        draw_others(row, size, taken[i], temperatures[i], uniforms + i * count, others + i * count, count);
+    });
 }

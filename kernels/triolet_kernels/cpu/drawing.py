@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.cpu.loader import Kernel, NativeLibrary
-from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.ops import MAX_OTHERS, DrawnTokens, DrawSettings
 from triolet_kernels.reference import drawing as reference
 
 __all__ = ["DrawingKernels"]
@@ -22,6 +22,7 @@ class DrawingKernels:
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
         self._draw = native.kernels("draw").get(torch.float32)
+        self._draw_others = native.kernels("draw_others").get(torch.float32)
 
     def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
         """MemoryError where there is no room to sort a row in."""
@@ -39,6 +40,32 @@ class DrawingKernels:
         assert rows.flags.c_contiguous, "one run of numbers"
         assert masks.flags.c_contiguous, "one run of words"
         return self._run(self._draw, logits, settings, rows, masks)
+
+    def draw_others(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int64],
+        token_ids: NDArray[np.int64],
+        temperatures: NDArray[np.float64],
+        uniforms: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """The logits are changed meanwhile."""
+        if self._draw_others is None:
+            return reference.draw_others(logits, rows, token_ids, temperatures, uniforms)
+        assert logits.is_contiguous(), "they are changed in place"
+        num_rows, count = uniforms.shape
+        assert count <= MAX_OTHERS, "the kernel has room for so many"
+        others = np.empty((num_rows, count), dtype=np.int64)
+        inputs = (rows, token_ids, temperatures, np.ascontiguousarray(uniforms))
+        self._draw_others(
+            logits.data_ptr(),
+            *(array.ctypes.data for array in (*inputs, others)),
+            num_rows,
+            count,
+            logits.shape[1],
+            *self._team,
+        )
+        return others
 
     def _run(
         self, kernel: Kernel, logits: Tensor, settings: DrawSettings, *chosen: NDArray[np.integer[Any]]

@@ -98,5 +98,15 @@ class ReferenceOps:
     ) -> DrawnTokens:
         return drawing.draw_masked(logits, settings, rows, masks)
 
+    def draw_others(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int64],
+        token_ids: NDArray[np.int64],
+        temperatures: NDArray[np.float64],
+        uniforms: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        return drawing.draw_others(logits, rows, token_ids, temperatures, uniforms)
+
     def step_runner(self) -> StepRunner:
         return step.run_step

@@ -33,6 +33,7 @@ __all__ = [
     "draw",
     "draw_filtered",
     "draw_masked",
+    "draw_others",
     "draw_rows",
     "draw_tokens",
     "scale_logits",
@@ -67,6 +68,30 @@ def draw_masked(
     chosen = torch.from_numpy(rows).to(logits.device)
     logits[chosen] = logits[chosen].masked_fill(is_forbidden, -torch.inf)
     return draw_tokens(logits[chosen], settings)
+
+
+def draw_others(
+    logits: Tensor,
+    rows: NDArray[np.int64],
+    token_ids: NDArray[np.int64],
+    temperatures: NDArray[np.float64],
+    uniforms: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """See :meth:`triolet_kernels.ops.Ops.draw_others`."""
+    others = np.full(uniforms.shape, -1)
+    for index, place in enumerate(rows.tolist()):
+        row = logits[place].cpu().numpy().copy()
+        row[token_ids[index]] = -np.inf
+        highest, temperature = row.max(), float(temperatures[index])
+        for number, uniform in enumerate(uniforms[index].tolist()):
+            if not np.isfinite(row.max()) or (
+                temperature and not token_weights(row, highest, temperature).any()
+            ):
+                break
+            chosen = draw(row, highest, temperature, uniform) if temperature else int(row.argmax())
+            others[index, number] = chosen
+            row[chosen] = -np.inf
+    return others
 
 
 def draw_rows(logits: NDArray[np.float32], settings: DrawSettings) -> DrawnTokens:

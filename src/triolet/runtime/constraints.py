@@ -38,16 +38,13 @@ class Constraints(Protocol):
         """The sequence in ``slot`` has left; a slot without one is left as it is."""
         ...
 
-    def allows(self, slot: int, token_id: int) -> bool:
-        """Whether the mask of ``slot`` has ``token_id``: a small part of the work that the whole mask is."""
+    def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
+        """The first of ``token_ids`` that the mask of ``slot`` has. To ask for a few is less work than a
+        mask."""
         ...
 
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         """Write the mask of the next token of ``slot``. Raises ValueError if the grammar's limits are hit."""
-        ...
-
-    def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
-        """Write the masks ``(len(slots), ceil(V / 32))``; returns what is wrong with a row, by its index."""
         ...
 
     def accept(self, slot: int, token_id: int) -> bool:

@@ -1,7 +1,8 @@
 """Grammars of the sequences in the runner's slots: which tokens may stand, and masks for the others.
 
 Whether one token is allowed is quickly said; a mask of the whole vocabulary may take hundreds of times as
-long. So tokens are drawn without one at first, and masks are made for what has to be drawn again.
+long. So tokens are drawn without one at first, then some more, and masks are made where none of them may
+stand.
 
 It asks :class:`~triolet.runtime.constraints.Constraints`, which it is given, and knows neither what a grammar
 is nor anything of models or torch. Tokens are accepted once a whole step is done, so that a step that fails
@@ -10,7 +11,9 @@ half-way can be run again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,9 +23,14 @@ from triolet.plan import PlanRow
 from triolet.runtime.adjuster import draft_of
 from triolet.runtime.constraints import Constraints
 
-__all__ = ["Checked", "GrammarMasks", "grammar_of"]
+__all__ = ["Checked", "DrawOthers", "GrammarMasks", "grammar_of"]
 
 Mask = NDArray[np.int32]
+
+DrawOthers = Callable[[Sequence[int]], Sequence[Sequence[int]]]
+"""Positions → at each of them the tokens to try next, in order; none where nothing but a mask will do."""
+
+QUICK_SECONDS = 30e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,13 @@ class Checked:
     """What is to be done about the tokens drawn at some positions, and what is wrong, by position.
 
     ``positions`` are those that need the ``masks (W,)`` beside them; where one ``has_stood``, the token drawn
-    there is allowed nevertheless.
+    there is allowed nevertheless. ``others`` are the tokens that stand where the one drawn first does not.
     """
 
     positions: list[int] = field(default_factory=list)
     masks: list[Mask] = field(default_factory=list)
     has_stood: list[bool] = field(default_factory=list)
+    others: dict[int, int] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
     def add(self, position: int, mask: Mask, has_stood: bool) -> None:
@@ -47,10 +56,18 @@ class Checked:
 class GrammarMasks:
     """Follows the grammars of those rows whose requests have one; ``constraints`` None has none to follow."""
 
-    def __init__(self, vocab_size: int, constraints: Constraints | None) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        constraints: Constraints | None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._constraints = constraints
         self._num_words = -(-vocab_size // 32)
+        self._clock = clock
         self._refusals: dict[int, str] = {}
+        self._mask_seconds: dict[int, float] = {}
 
     def begin(self, rows: Sequence[PlanRow]) -> None:
         """Take the grammars of sequences that are new in their slots, and let go of those they follow."""
@@ -58,6 +75,7 @@ class GrammarMasks:
             if row.history is None:
                 continue
             self._refusals.pop(row.slot, None)
+            self._mask_seconds.pop(row.slot, None)
             if self._constraints is not None:
                 self._constraints.end(row.slot)
             grammar = grammar_of(row)
@@ -65,30 +83,44 @@ class GrammarMasks:
                 self._start(row.slot, grammar, row.history[len(row.request.prompt_token_ids) :])
 
     def check(
-        self, rows: Sequence[PlanRow], token_ids: Sequence[int | None], is_shown: Sequence[bool]
+        self,
+        rows: Sequence[PlanRow],
+        token_ids: Sequence[int | None],
+        is_shown: Sequence[bool],
+        draw_others: DrawOthers,
     ) -> Checked:
         """Hold what was drawn at the last positions of ``rows`` to their grammars.
 
         ``token_ids``: at each position the token that may stand if it is allowed, None if it may not.
-        ``is_shown``: whether somebody looks at its logits later, so that a mask is needed anyway. What comes
-        after an error in a row, or after a draft token that is forbidden, is left out: no token of it will be
-        used.
+        ``is_shown``: whether somebody looks at its logits later, so that a mask is needed anyway.
+        ``draw_others`` is asked where such a token is not allowed. What comes after an error in a row, or
+        after a draft token that is forbidden, is left out: no token of it will be used.
         """
-        checked, alone, first = Checked(), list[tuple[int, int, bool]](), 0
+        checked, alone, first = Checked(), dict[int, int](), 0
         for row in rows:
             if grammar_of(row) is not None:
                 if row.slot in self._refusals:
                     checked.errors[first] = self._refusals[row.slot]
                 elif row.num_draft_tokens:
-                    self._check_along(row, first, token_ids, is_shown, checked)
+                    self._check_along(row, first, token_ids, is_shown, draw_others, checked)
                 else:
-                    stands = self._stands(row.slot, token_ids[first])
-                    if is_shown[first] or not stands:
-                        alone.append((first, row.slot, stands))
+                    alone[first] = row.slot
             first += row.num_draft_tokens + 1
-        if alone:
-            self._fill_at_once(alone, checked)
+        standing = self._find_standing(alone, token_ids, draw_others, checked)
+        for position, slot in alone.items():
+            if is_shown[position] or position not in standing:
+                try:
+                    checked.add(position, self._make_mask(slot), position in standing)
+                except ValueError as error:
+                    checked.errors[position] = _message(str(error))
         return checked
+
+    def has_quick_mask(self, slot: int) -> bool:
+        """Whether the latest masks of ``slot`` took less time than to draw from a row of logits would.
+
+        This may be answered differently from run to run: no token may depend on it.
+        """
+        return self._mask_seconds.get(slot, math.inf) < QUICK_SECONDS
 
     def commit(self, row: PlanRow, token_ids: Sequence[int]) -> str | None:
         """Accept the tokens that a row ended up with; → what is wrong, if anything."""
@@ -116,17 +148,39 @@ class GrammarMasks:
         except ValueError as error:
             self._refusals[slot] = _message(str(error))
 
-    def _stands(self, slot: int, token_id: int | None) -> bool:
-        return token_id is not None and self._grammars.allows(slot, token_id)
-
-    def _fill_at_once(self, alone: Sequence[tuple[int, int, bool]], checked: Checked) -> None:
-        masks = np.zeros((len(alone), self._num_words), dtype=np.int32)
-        failures = self._grammars.fill_masks([slot for _, slot, _ in alone], masks)
-        for index, ((position, _, has_stood), mask) in enumerate(zip(alone, masks, strict=True)):
-            if index in failures:
-                checked.errors[position] = _message(failures[index])
+    def _find_standing(
+        self,
+        slots: Mapping[int, int],
+        token_ids: Sequence[int | None],
+        draw_others: DrawOthers,
+        checked: Checked,
+    ) -> set[int]:
+        """At which of the positions, the keys of ``slots``, a token stands: the first or another one."""
+        standing, refused = set[int](), []
+        for position, slot in slots.items():
+            token_id = token_ids[position]
+            if token_id is None:
+                continue
+            if self._grammars.first_allowed(slot, (token_id,)) is None:
+                refused.append(position)
             else:
-                checked.add(position, mask, has_stood)
+                standing.add(position)
+        if not refused:
+            return standing
+        for position, others in zip(refused, draw_others(refused), strict=True):
+            other = self._grammars.first_allowed(slots[position], others)
+            if other is not None:
+                checked.others[position] = other
+                standing.add(position)
+        return standing
+
+    def _make_mask(self, slot: int) -> Mask:
+        mask = np.zeros(self._num_words, dtype=np.int32)
+        began = self._clock()
+        self._grammars.fill_mask(slot, mask)
+        seconds = self._clock() - began
+        self._mask_seconds[slot] = (self._mask_seconds.get(slot, seconds) + seconds) / 2
+        return mask
 
     def _check_along(
         self,
@@ -134,17 +188,16 @@ class GrammarMasks:
         first: int,
         token_ids: Sequence[int | None],
         is_shown: Sequence[bool],
+        draw_others: DrawOthers,
         checked: Checked,
     ) -> None:
         """A row's positions, as if its draft tokens had been sampled one after the other."""
         num_accepted = 0
         try:
             for position, guess in enumerate((*draft_of(row), None), first):
-                stands = self._stands(row.slot, token_ids[position])
+                stands = bool(self._find_standing({position: row.slot}, token_ids, draw_others, checked))
                 if is_shown[position] or not stands:
-                    mask = np.zeros(self._num_words, dtype=np.int32)
-                    self._grammars.fill_mask(row.slot, mask)
-                    checked.add(position, mask, stands)
+                    checked.add(position, self._make_mask(row.slot), stands)
                 if guess is None or not self._grammars.accept(row.slot, guess):
                     break
                 num_accepted += 1

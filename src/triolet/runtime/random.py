@@ -24,19 +24,20 @@ SHIFT_32 = np.uint64(32)
 Words = NDArray[np.uint64]
 
 
-def uniforms(
-    seeds: NDArray[np.int64], positions: NDArray[np.int64], *, is_second: bool = False
-) -> NDArray[np.float64]:
-    """One number in [0, 1), a multiple of 2⁻⁵³, for each pair; both ``(n,)`` → ``(n,)``.
+def uniforms(seeds: NDArray[np.int64], positions: NDArray[np.int64], count: int = 1) -> NDArray[np.float64]:
+    """The first ``count`` numbers in [0, 1), multiples of 2⁻⁵³, of each pair; both ``(n,)`` → ``(n, count)``.
 
-    Each pair has two numbers, which know nothing of each other; ``is_second`` gives the other one.
+    A pair's numbers know nothing of each other.
     """
-    counter = np.zeros((4, len(seeds)), dtype=np.uint64)
-    counter[0], counter[1] = _split(positions)
-    high, low = philox4x32(counter, np.stack(_split(seeds)))[2 if is_second else 0 :][:2]
-    bits = (high << SHIFT_32 | low) >> np.uint64(11)
+    num_blocks = -(-count // 2)
+    counter = np.zeros((4, len(seeds), num_blocks), dtype=np.uint64)
+    counter[:2] = np.stack(_split(positions))[:, :, None]
+    counter[2] = np.arange(num_blocks, dtype=np.uint64)
+    key = np.repeat(np.stack(_split(seeds)), num_blocks, axis=1)
+    words = philox4x32(counter.reshape(4, -1), key)
+    bits = (words[0::2] << SHIFT_32 | words[1::2]) >> np.uint64(11)
     numbers: NDArray[np.float64] = bits.astype(np.float64) * 2.0**-53
-    return numbers
+    return numbers.T.reshape(len(seeds), -1)[:, :count]
 
 
 def philox4x32(counter: Words, key: Words) -> Words:

@@ -29,8 +29,7 @@ from triolet.plan import PlanRow
 from triolet.request import Request, TokenLogprobs
 from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
 from triolet.runtime.constraints import Constraints
-from triolet.runtime.draw_settings import draw_settings
-from triolet.runtime.grammar_draws import hold_to_grammars
+from triolet.runtime.grammar_draws import draw_held
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet_kernels.ops import DrawnTokens, Ops
@@ -115,16 +114,10 @@ class Sampler:
         array = logits.numpy() if logits.device.type == "cpu" else None
         raw: dict[int, NDArray[np.float32]] = {}
         errors: dict[int, str] = {}
-        held: dict[int, str] = {}
         if array is not None:
             raw = self._keep_raw(array, requests)
             errors = self._adjuster.adjust(array, rows)
-        settings = draw_settings(rows)
-        drawn = self._ops.draw(logits, settings)
-        if array is not None:
-            held = hold_to_grammars(
-                self._grammars, self._ops, logits, rows, settings, drawn, is_processed=not self._is_raw
-            )
+        drawn, held = draw_held(self._grammars, self._ops, logits, rows, is_processed=not self._is_raw)
         is_finite = np.isfinite(drawn.highest).tolist()
         step = _Step(array, raw, drawn, drawn.token_ids.tolist(), is_finite, errors, held)
         sampled: list[SampledRow] = []

@@ -66,17 +66,22 @@ class GrammarConstraints:
     def end(self, slot: int) -> None:
         self._sequences.pop(slot, None)
 
-    def allows(self, slot: int, token_id: int) -> bool:
+    def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
         sequence = self._sequences[slot]
-        is_end = token_id in self._end_token_ids
         if sequence.has_ended:
-            return is_end
+            return next((token_id for token_id in token_ids if token_id in self._end_token_ids), None)
         matcher = sequence.matcher
         # Text that is forced is on offer in one spelling only. There is none without forced bytes, and to ask
         # for those is the quicker one by far.
         if matcher.compute_ff_bytes() and (forced := matcher.compute_ff_tokens()):
-            return token_id == forced[0]
-        return matcher.is_accepting() if is_end else matcher.validate_tokens([token_id]) == 1
+            return forced[0] if forced[0] in token_ids else None
+        for token_id in token_ids:
+            if token_id in self._end_token_ids:
+                if matcher.is_accepting():
+                    return token_id
+            elif matcher.validate_tokens([token_id]) == 1:
+                return token_id
+        return None
 
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         sequence = self._sequences[slot]
@@ -88,15 +93,6 @@ class GrammarConstraints:
         assert mask.flags.c_contiguous, "a mask is one run of words"
         sequence.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         _check(sequence.matcher)
-
-    def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
-        errors = {}
-        for index, (slot, mask) in enumerate(zip(slots, masks, strict=True)):
-            try:
-                self.fill_mask(slot, mask)
-            except ValueError as error:
-                errors[index] = str(error)
-        return errors
 
     def accept(self, slot: int, token_id: int) -> bool:
         sequence = self._sequences[slot]

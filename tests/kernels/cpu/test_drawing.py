@@ -199,3 +199,35 @@ def test_a_masked_row_gives_the_same_in_any_company(ops: CpuOps) -> None:
         )
         assert_same(alone, DrawnTokens(*(getattr(together, name)[index : index + 1]
                                          for name in ("token_ids", "highest", "num_kept"))))  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000, 49_152])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_others_are_drawn_from_what_is_left(ops: CpuOps, temperature: float, size: int) -> None:
+    logits, rows = make_logits(6, size), np.array([4, 1, 0])
+    before, numbers = logits.clone(), np.array(many_uniforms(24)).reshape(3, 8)
+    taken = logits.numpy()[rows].argmax(axis=1)
+    others = ops.draw_others(logits, rows, taken, np.full(3, temperature), numbers)
+    assert torch.equal(logits, before)
+    for index, row in enumerate(rows):
+        left = logits[row].clone()
+        left[taken[index]] = -torch.inf
+        for number, token_id in zip(numbers[index], others[index].tolist(), strict=True):
+            if not torch.isfinite(left).any():
+                assert token_id == -1
+                continue
+            settings = make_settings([number], temperature)
+            assert token_id == ops.draw(left[None], settings).token_ids[0]
+            left[token_id] = -torch.inf
+    expected = ReferenceOps().draw_others(logits, rows, taken, np.full(3, temperature), numbers)
+    assert (others == expected).mean() > 0.9
+
+
+def test_others_end_where_nothing_weighs_anything(ops: CpuOps) -> None:
+    logits = torch.full((2, 100), -torch.inf)
+    logits[:, 7], logits[:, 50], logits[:, 60] = 3.0, 2.0, -500.0
+    numbers = np.full((2, 3), 0.5)
+    rows, taken, temperatures = np.array([0, 1]), np.array([7, 7]), np.array([0.0, 1.0])
+    for each in (ops, ReferenceOps()):
+        others = each.draw_others(logits, rows, taken, temperatures, numbers)
+        assert others.tolist() == [[50, 60, -1], [50, -1, -1]]

@@ -40,8 +40,8 @@ class FakeConstraints:
         self.grammars.pop(slot, None)
         self.accepted.pop(slot, None)
 
-    def allows(self, slot: int, token_id: int) -> bool:
-        return token_id in self._next(slot)
+    def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
+        return next((token_id for token_id in token_ids if token_id in self._next(slot)), None)
 
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         mask[:] = 0
@@ -51,15 +51,6 @@ class FakeConstraints:
         bits = np.zeros(len(mask) * 32, dtype=np.uint8)
         bits[list(allowed)] = 1
         mask[:] = np.packbits(bits, bitorder="little").view(np.int32)
-
-    def fill_masks(self, slots: Sequence[int], masks: NDArray[np.int32]) -> dict[int, str]:
-        errors = {}
-        for index, slot in enumerate(slots):
-            try:
-                self.fill_mask(slot, masks[index])
-            except ValueError as error:
-                errors[index] = str(error)
-        return errors
 
     def accept(self, slot: int, token_id: int) -> bool:
         if token_id not in self._next(slot):

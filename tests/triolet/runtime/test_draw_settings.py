@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.triolet.runtime.rows import make_row
 
-from triolet.runtime.draw_settings import draw_settings, redraw_settings
+from triolet.runtime.draw_settings import draw_settings, held_settings, settings_at
 from triolet.runtime.random import uniforms
 
 
@@ -20,7 +20,7 @@ def test_each_position_has_its_own_number_and_its_rows_settings() -> None:
     assert settings.top_k.tolist() == [3, 0, 0, 0, 0]
     assert settings.top_p.tolist() == [1, 0.25, 0.25, 0.25, 1]
     assert settings.min_p.tolist() == [0, 0.125, 0.125, 0.125, 0]
-    expected = uniforms(np.array([-9, 7, 7, 7, -9]), np.array([7, 12, 13, 14, 1]))
+    expected = uniforms(np.array([-9, 7, 7, 7, -9]), np.array([7, 12, 13, 14, 1]))[:, 0]
     assert settings.uniforms.tolist() == expected.tolist()
 
 
@@ -36,15 +36,30 @@ def test_no_numbers_are_made_where_none_is_used() -> None:
     assert draw_settings([*rows, make_row(slot=2, seed=3, temperature=0.5)]).uniforms.all()
 
 
-def test_what_is_drawn_again_has_other_numbers_and_the_same_settings() -> None:
+def test_each_draw_at_a_place_has_a_number_of_its_own() -> None:
     rows = [
         make_row((1, 2, 3), start=4, seed=-9, temperature=0.5, top_k=3),
         make_row((1, 2, 3, 4), slot=1, start=10, seed=7, num_draft_tokens=2, top_p=0.25, min_p=0.125),
     ]
-    settings = redraw_settings(rows, draw_settings(rows), np.array([3, 0]))
+    held = held_settings(rows, 3)
+    expected = uniforms(np.array([-9, 7, 7, 7]), np.array([7, 12, 13, 14]), 5)
+    assert held.first.uniforms.tolist() == draw_settings(rows).uniforms.tolist() == expected[:, 0].tolist()
+    assert held.masked.uniforms.tolist() == expected[:, 1].tolist()
+    assert held.further.tolist() == expected[:, 2:].tolist()
+    for settings in (held.first, held.masked):
+        assert settings.uniforms.flags.c_contiguous
+        assert settings.temperatures.tolist() == [0.5, 0, 0, 0]
+
+
+def test_some_of_the_settings() -> None:
+    rows = [
+        make_row((1, 2, 3), start=4, seed=-9, temperature=0.5, top_k=3),
+        make_row((1, 2, 3, 4), slot=1, start=10, seed=7, num_draft_tokens=2, top_p=0.25, min_p=0.125),
+    ]
+    whole = draw_settings(rows)
+    settings = settings_at(whole, np.array([3, 0]))
     assert settings.temperatures.tolist() == [0, 0.5]
     assert settings.top_k.tolist() == [0, 3]
     assert settings.top_p.tolist() == [0.25, 1]
     assert settings.min_p.tolist() == [0.125, 0]
-    expected = uniforms(np.array([7, -9]), np.array([14, 7]), is_second=True)
-    assert settings.uniforms.tolist() == expected.tolist()
+    assert settings.uniforms.tolist() == whole.uniforms[[3, 0]].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from torch import Tensor
 
 from triolet.plan import PlanRow
 from triolet.request import LogitsAdjustments
+from triolet.runtime.grammar_draws import draw_held
+from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.sampler import SampledRow, Sampler
+from triolet_kernels.reference import ReferenceOps
 
 VOCAB_SIZE = 70
 LIKELY, UNLIKELY = (3, 30, 64), (2, 31, 69)
@@ -109,6 +113,33 @@ def test_a_mask_does_not_hide_logits_that_are_not_finite(place: int) -> None:
     logits[place] = torch.nan
     (sampled,), _ = sample([bound_row(0, UNLIKELY)], logits)
     assert sampled.error == "the model's logits are not finite"
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.7}], ids=["greedy", "random"])
+def test_a_few_more_tokens_are_tried_before_a_mask_is_made(params: dict[str, Any]) -> None:
+    ranked = make_logits().argsort(descending=True).tolist()
+    rows = [bound_row(slot, tuple(ranked[2:]), seed=slot, **params) for slot in range(50)]
+    sampled, constraints = sample(rows, make_logits())
+    assert not {row.token_ids[0] for row in sampled} & set(ranked[:2])
+    assert constraints.num_masks <= 2
+
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.05}, {"top_k": 1}], ids=str)
+def test_a_mask_made_beforehand_gives_the_same_tokens(filters: dict[str, Any]) -> None:
+    rows = [bound_row(slot, LIKELY + UNLIKELY, seed=slot, temperature=1.3, **filters) for slot in range(40)]
+    drawn = []
+    for seconds in (0.0, 1.0):
+        constraints = CountingConstraints()
+        masks = GrammarMasks(VOCAB_SIZE, constraints, clock=count(0.0, seconds).__next__)
+        masks.begin(rows)
+        masks.check(rows, [None] * 40, [False] * 40, lambda positions: [[] for _ in positions])
+        assert {masks.has_quick_mask(row.slot) for row in rows} == {seconds == 0}
+        logits = make_logits().repeat(40, 1)
+        tokens, errors = draw_held(masks, ReferenceOps(), logits, rows, is_processed=False)
+        assert not errors
+        drawn.append((tokens.token_ids.tolist(), constraints.num_masks))
+    assert drawn[0][0] == drawn[1][0]
+    assert drawn[0][1] == 80 >= drawn[1][1]
 
 
 def test_a_grammar_that_leaves_nothing_likely_is_named() -> None:

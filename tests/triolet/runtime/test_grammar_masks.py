@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from triolet.runtime.grammar_masks import GrammarMasks
 VOCAB_SIZE = 70
 
 
+def no_others(positions: Sequence[int]) -> list[list[int]]:
+    return [[] for _ in positions]
+
+
 def bound_row(*args: Any, grammar: str = "3|64 4 5|6", **kwargs: Any) -> PlanRow:
     return make_row(*args, prompt_token_ids=(1, 2), adjustments=LogitsAdjustments(grammar=grammar), **kwargs)
 
@@ -23,7 +28,7 @@ def bound_row(*args: Any, grammar: str = "3|64 4 5|6", **kwargs: Any) -> PlanRow
 def allowed(masks: GrammarMasks, rows: list[PlanRow]) -> tuple[list[set[int] | None], dict[int, str]]:
     """What may follow at each position, None for anything; and the errors."""
     num_positions = sum(row.num_draft_tokens + 1 for row in rows)
-    checked = masks.check(rows, [None] * num_positions, [False] * num_positions)
+    checked = masks.check(rows, [None] * num_positions, [False] * num_positions, no_others)
     assert not any(checked.has_stood)
     found = dict(zip(checked.positions, map(tokens_of, checked.masks), strict=True))
     return [found.get(position) for position in range(num_positions)], checked.errors
@@ -113,9 +118,50 @@ def test_tokens_that_are_allowed_stand_without_a_mask() -> None:
         bound_row((2, 3, 4), slot=4, start=1, num_draft_tokens=2, history=(1, 2)),
     ]
     masks.begin(rows)
-    checked = masks.check(rows, [64, 4, 7, 3, 3, 6, 6], [False, False, True, True, False, False, True])
+    checked = masks.check(
+        rows, [64, 4, 7, 3, 3, 6, 6], [False, False, True, True, False, False, True], no_others
+    )
     found = zip(checked.positions, checked.has_stood, map(tokens_of, checked.masks), strict=True)
     assert sorted(found, key=lambda entry: entry[0]) == [
         (1, False, {3, 64}), (3, True, {3, 64}), (5, False, {4}), (6, True, {5, 6}),
     ]  # fmt: skip
     assert checked.errors == {}
+
+
+def test_tokens_that_are_refused_give_way_to_the_first_other_one_that_is_allowed() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints())
+    rows = [
+        bound_row((1, 2), history=(1, 2)),
+        bound_row((1, 2), slot=1, history=(1, 2)),
+        bound_row((1, 2), slot=2, history=(1, 2)),
+        bound_row((2, 3, 4), slot=4, start=1, num_draft_tokens=2, history=(1, 2)),
+    ]
+    masks.begin(rows)
+    asked = list[int]()
+
+    def others(positions: Sequence[int]) -> list[list[int]]:
+        asked.extend(positions)
+        return [[8, 64, 3] if position == 1 else [9, 5] for position in positions]
+
+    is_shown = [False, True, False, False, False, True]
+    checked = masks.check(rows, [3, 4, 4, 3, 8, 8], is_shown, others)
+    assert sorted(asked) == [1, 2, 4, 5]
+    assert checked.others == {1: 64, 5: 5}
+    found = zip(checked.positions, checked.has_stood, map(tokens_of, checked.masks), strict=True)
+    assert sorted(found, key=lambda entry: entry[0]) == [
+        (1, True, {3, 64}), (2, False, {3, 64}), (4, False, {4}), (5, True, {5, 6}),
+    ]  # fmt: skip
+
+
+def test_whether_masks_are_quick_is_said_by_the_latest_ones() -> None:
+    times = iter([0.0, 10e-6, 1.0, 1.0 + 100e-6, 2.0, 2.0 + 1e-6])
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints(), clock=lambda: next(times))
+    row = bound_row((1, 2), history=(1, 2))
+    masks.begin([row])
+    answers = [masks.has_quick_mask(row.slot)]
+    for _ in range(3):
+        allowed(masks, [row])
+        answers.append(masks.has_quick_mask(row.slot))
+    assert answers == [False, True, False, True]
+    masks.begin([row])
+    assert not masks.has_quick_mask(row.slot)

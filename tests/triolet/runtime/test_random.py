@@ -31,22 +31,26 @@ def test_philox_columns_are_independent() -> None:
     assert np.array_equal(philox4x32(columns[:4], columns[4:]), expected)
 
 
-@pytest.mark.parametrize("is_second", [False, True])
-def test_uniforms_are_the_high_53_bits_of_two_words(is_second: bool) -> None:
+@pytest.mark.parametrize("which", [0, 1, 2, 5])
+def test_uniforms_are_the_high_53_bits_of_two_words(which: int) -> None:
     seeds, positions = np.array([-2, 3]), np.array([5, 2**40 + 7])
-    numbers = uniforms(seeds, positions, is_second=is_second)
+    numbers = uniforms(seeds, positions, 6)[:, which]
     for seed, position, number in zip(seeds.tolist(), positions.tolist(), numbers, strict=True):
-        counter = np.array([[position % 2**32], [position >> 32], [0], [0]], dtype=np.uint64)
+        counter = np.array([[position % 2**32], [position >> 32], [which // 2], [0]], dtype=np.uint64)
         key = np.array([[seed % 2**32], [(seed % 2**64) >> 32]], dtype=np.uint64)
-        output = philox4x32(counter, key)[:, 0].tolist()[2 * is_second :]
+        output = philox4x32(counter, key)[:, 0].tolist()[2 * (which % 2) :]
         assert number == ((output[0] << 32 | output[1]) >> 11) * 2.0**-53
 
 
-@pytest.mark.parametrize("varied", ["seeds", "positions"])
-def test_uniforms_are_uniform_along_seeds_and_along_positions(varied: str) -> None:
+@pytest.mark.parametrize("varied", ["seeds", "positions", "numbers"])
+def test_uniforms_are_uniform_along_each_argument(varied: str) -> None:
     count, num_bins = 100_000, 100
     steps, fixed = np.arange(count), np.full(count, 11)
-    numbers = uniforms(steps, fixed) if varied == "seeds" else uniforms(fixed, steps)
+    numbers = {
+        "seeds": lambda: uniforms(steps, fixed)[:, 0],
+        "positions": lambda: uniforms(fixed, steps)[:, 0],
+        "numbers": lambda: uniforms(fixed[:1], fixed[:1], count)[0],
+    }[varied]()
     assert numbers.min() >= 0
     assert numbers.max() < 1
     observed = np.bincount((numbers * num_bins).astype(int), minlength=num_bins)

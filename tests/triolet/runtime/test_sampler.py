@@ -76,7 +76,7 @@ def test_number_is_that_of_the_seed_and_the_sampled_position() -> None:
         make_row(start=6, seed=-9, temperature=0.9, top_p=0.8),
     ]
     # Both sample the token at position 7.
-    (number,) = uniforms(torch.tensor([-9]).numpy(), torch.tensor([7]).numpy())
+    number = float(uniforms(torch.tensor([-9]).numpy(), torch.tensor([7]).numpy())[0, 0])
     first, second = logits.numpy()
     expected = [
         draw(first, first.max(), 0.9, number),

@@ -79,11 +79,14 @@ def test_single_tokens_are_allowed_as_the_mask_says(spec: StructuredOutputs, see
         asked |= {generator.randrange(tokenizer.vocab_size) for _ in range(20)}
         for end in range(1, len(text)):
             asked |= set(tokenizer.encode(text[:end], add_special_tokens=False)[:1])
-        assert {token for token in asked if constraints.allows(0, token)} == asked & set(allowed)
+        assert {token for token in asked if constraints.first_allowed(0, [token]) is not None} == asked & set(
+            allowed
+        )
         assert driver.allowed() == allowed
         if constraints.accept(0, chosen) and chosen in tokenizer.eos_token_ids:
-            assert constraints.allows(0, chosen)
-            assert not constraints.allows(0, 40)
+            assert constraints.first_allowed(0, [chosen]) == chosen
+            assert constraints.first_allowed(0, [40]) is None
+            assert constraints.first_allowed(0, [40, chosen, 40]) == chosen
             break
 
 
@@ -150,15 +153,18 @@ def test_one_row_at_its_limits_leaves_the_others_alone(smollm2_driver: Driver) -
     driver.constraints.start(0, write_grammar(StructuredOutputs(json_object=True)), ())
     driver.constraints.start(1, write_grammar(StructuredOutputs(regex="((a{1000}){1000}){1000}")), ())
     tokens = driver.tokenizer.encode("aaaa" * 100, add_special_tokens=False)
-    masks = np.zeros((2, len(driver.mask())), np.int32)
-    for token_id in tokens:
-        if errors := driver.constraints.fill_masks((0, 1), masks):
-            break
-        with suppress(ValueError):  # which the next mask says again
-            driver.constraints.accept(1, token_id)
-    assert set(errors) == {1}
-    assert "cannot go on" in errors[1]
-    assert np.array_equal(masks[0], driver.mask(0))
+    first, second = np.zeros((2, len(driver.mask())), np.int32)
+
+    def follow() -> None:
+        for token_id in tokens:
+            driver.constraints.fill_mask(1, second)
+            with suppress(ValueError):  # which the next mask says again
+                driver.constraints.accept(1, token_id)
+
+    with pytest.raises(ValueError, match="cannot go on"):
+        follow()
+    driver.constraints.fill_mask(0, first)
+    assert np.array_equal(first, driver.mask(0))
 
 
 def test_the_tokenizer_is_made_when_the_first_grammar_comes(smollm2: Tokenizer) -> None:
