@@ -324,4 +324,5 @@ TRIOLET_EXPORT(draw_others_float32)
         float* row = logits + rows[i] * size;
         draw_others(row, size, taken[i], temperatures[i], uniforms + i * count, others + i * count, count);
     });
+    return true;
 }

@@ -77,6 +77,7 @@ class EngineCore:
         self._scheduler = scheduler
         self._runner = runner
         self._constraints = constraints
+        self._grammars: dict[int, str] = {}
         self._clock = clock
         self._accounts = Accounts(clock, log_interval)
         self._num_failed_steps = 0
@@ -108,7 +109,14 @@ class EngineCore:
     def _prepare(self, request: Request) -> None:
         adjustments = request.adjustments
         if self._constraints is not None and adjustments is not None and adjustments.grammar is not None:
+            self._grammars[request.request_id] = adjustments.grammar
             self._constraints.prepare(adjustments.grammar)
+
+    def _release_grammars(self) -> None:
+        """Let go of what was prepared for requests that have ended since."""
+        if self._constraints is not None and self._grammars:
+            for request_id in self._grammars.keys() - set(self._accounts.request_ids):
+                self._constraints.release(self._grammars.pop(request_id))
 
     def abort(self, request_id: int) -> bool:
         """Take a request out, wherever it is; False if it has ended already."""
@@ -132,6 +140,7 @@ class EngineCore:
 
     def schedule(self) -> StepPlan | None:
         """The next step, or None if nothing can run now."""
+        self._release_grammars()
         plan = self._scheduler.schedule()
         if plan is not None:
             self._accounts.planned(plan)

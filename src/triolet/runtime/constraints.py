@@ -16,7 +16,8 @@ __all__ = ["Constraints"]
 
 
 class Constraints(Protocol):
-    """The grammars of the sequences in the runner's slots. One thread calls all but ``prepare``.
+    """The grammars of the sequences in the runner's slots. One thread calls all but ``prepare`` and
+    ``release``.
 
     A mask is ``(ceil(V / 32),)`` int32 for a vocabulary of V tokens; bit ``i % 32`` of word ``i // 32`` is
     set if token ``i`` may come next. End-of-sequence tokens may come where the grammar may end; where it
@@ -24,7 +25,14 @@ class Constraints(Protocol):
     """
 
     def prepare(self, grammar: str) -> None:
-        """Begin, beside other work, what :meth:`start` would have to do first. Returns at once."""
+        """Begin, beside other work, what :meth:`start` would have to do first, and keep it for that.
+
+        Returns at once. What was prepared is released as often, later.
+        """
+        ...
+
+    def release(self, grammar: str) -> None:
+        """What :meth:`prepare` made need not be kept any longer."""
         ...
 
     def start(self, slot: int, grammar: str, output_token_ids: Sequence[int]) -> None:

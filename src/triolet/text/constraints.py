@@ -51,8 +51,12 @@ class GrammarConstraints:
         self._errands = Errands("triolet-grammar")
 
     def prepare(self, grammar: str) -> None:
+        self._fresh.pin(grammar)
         if grammar not in self._fresh:
             self._errands.add(partial(self._keep_ready, grammar))
+
+    def release(self, grammar: str) -> None:
+        self._fresh.unpin(grammar)
 
     def close(self) -> None:
         self._errands.close()

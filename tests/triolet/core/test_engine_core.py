@@ -379,15 +379,22 @@ class NotedConstraints:
     def prepare(self, grammar: str) -> None:
         self.told.append(grammar)
 
+    def release(self, grammar: str) -> None:
+        self.told.append(f"released {grammar}")
+
     def close(self) -> None:
         self.told.append("closed")
 
 
-def test_grammars_are_prepared_as_requests_come() -> None:
+def test_grammars_are_prepared_as_requests_come_and_released_as_they_end() -> None:
     noted: Any = NotedConstraints()
     core = build_core(FakeRunner(), EngineArgs(), noted)
     core.add(request(0))
     core.add(replace(request(1), adjustments=LogitsAdjustments(grammar="start: x")))
     core.add(replace(request(2), adjustments=LogitsAdjustments(min_tokens=1)))
+    core.schedule()
+    assert noted.told == ["start: x"]
+    core.abort(1)
+    core.schedule()
     core.close()
-    assert noted.told == ["start: x", "closed"]
+    assert noted.told == ["start: x", "released start: x", "closed"]

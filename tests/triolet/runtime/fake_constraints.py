@@ -23,6 +23,9 @@ class FakeConstraints:
     def prepare(self, grammar: str) -> None:
         pass
 
+    def release(self, grammar: str) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -221,3 +221,29 @@ def keep_driver(smollm2_driver: Driver) -> None:
 
 def shared_driver() -> Driver:
     return DRIVERS[0]
+
+
+def test_what_was_prepared_is_not_compiled_again_when_it_is_needed(
+    smollm2: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, compiled = grammar_tokenizer(smollm2, smollm2.vocab_size), list[str]()
+
+    def noted(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
+        compiled.append(grammar)
+        return new_matcher(tokenizer, grammar)
+
+    monkeypatch.setattr("triolet.text.constraints.new_matcher", noted)
+    constraints = GrammarConstraints(lambda: known)
+    grammars = [write_grammar(StructuredOutputs(regex=f"{number}x")) for number in range(70)]
+    for grammar in grammars:
+        constraints.prepare(grammar)
+    constraints._errands.add(lambda: None)
+    thread = constraints._errands._thread
+    assert thread is not None
+    thread.join()
+    assert sorted(compiled) == sorted(grammars)
+    for grammar in grammars:
+        constraints.start(0, grammar, ())
+        constraints.release(grammar)
+    assert len(compiled) == len(grammars)
+    constraints.close()

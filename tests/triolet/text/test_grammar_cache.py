@@ -23,6 +23,22 @@ def test_a_key_over_the_limit_is_not_kept() -> None:
     assert len(cache) == 0
 
 
+def test_what_is_pinned_stays_whatever_the_limits() -> None:
+    cache = LruCache[int](max_entries=1, max_characters=3)
+    for _ in range(2):
+        cache.pin("long")
+    cache.put("long", 1)
+    cache.put("b", 2)
+    assert cache.get("long") == 1
+    cache.unpin("long")
+    cache.put("c", 3)
+    assert cache.get("long") == 1
+    cache.unpin("long")
+    assert cache.get("long") is None
+    cache.put("d", 4)
+    assert (cache.get("d"), len(cache)) == (4, 1)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.text("abc", max_size=4))))
 def test_it_agrees_with_a_list(operations: list[tuple[bool, str]]) -> None:
     cache = LruCache[str](max_entries=3, max_characters=7)
