@@ -30,6 +30,7 @@ __all__ = [
     "encoder_of",
     "from_plain",
     "to_plain",
+    "values_decoder",
 ]
 
 Encoder = Callable[[Any], Any]
@@ -254,12 +255,12 @@ def _fixed_decoder(decoders: list[Decoder], place: str) -> Decoder:
 
 
 def _numbers_decoder(origin: type[Any], kind: type[Any], place: str) -> Decoder:
-    code = NUMBER_CODES[kind]
+    code, kinds = NUMBER_CODES[kind], {kind}
 
     def decode(value: Any) -> Any:
         if type(value) is bytes and len(value) % 8 == 0:
             value = struct.unpack(f"<{len(value) // 8}{code}", value)
-        elif type(value) is not tuple or not all(type(item) is kind for item in value):
+        elif type(value) is not tuple or not kinds.issuperset(map(type, value)):
             raise _wrong(place, f"an array of {kind.__name__}")
         return value if origin is tuple else origin(value)
 
@@ -268,18 +269,29 @@ def _numbers_decoder(origin: type[Any], kind: type[Any], place: str) -> Decoder:
 
 def dataclass_decoder(cls: Any, own: Mapping[str, Decoder]) -> Decoder:
     """The way back from :func:`dataclass_encoder`."""
+    decode_values = values_decoder(cls, own)
+    names = [spec.name for spec in fields(cls)]
+
+    def decode(value: Any) -> Any:
+        values = decode_values(value)
+        try:
+            return cls(**dict(zip(names, values, strict=False)))
+        except (TrioletError, ValueError, TypeError) as error:
+            raise WireError(f"{cls.__name__}: {str(error)[:200]}") from None
+
+    return decode
+
+
+def values_decoder(cls: Any, own: Mapping[str, Decoder]) -> Callable[[Any], list[Any]]:
+    """What checks the values of the fields of a dataclass, as many as there are, without making it."""
     hints = _hints(cls)
     names = [spec.name for spec in fields(cls)]
     decoders = [own.get(name) or decoder_of(hints[name], f"{cls.__name__}.{name}") for name in names]
     num_required = sum(_default_of(spec) is MISSING for spec in fields(cls))
 
-    def decode(value: Any) -> Any:
+    def decode(value: Any) -> list[Any]:
         if type(value) is not tuple or not num_required <= len(value) <= len(names):
             raise _wrong(cls.__name__, f"an array of {num_required} to {len(names)}")
-        values = [decode_field(item) for decode_field, item in zip(decoders, value, strict=False)]
-        try:
-            return cls(**dict(zip(names, values, strict=False)))
-        except (TrioletError, ValueError, TypeError) as error:
-            raise WireError(f"{cls.__name__}: {str(error)[:200]}") from None
+        return [decode_field(item) for decode_field, item in zip(decoders, value, strict=False)]
 
     return decode

@@ -33,6 +33,8 @@ from triolet.errors import JoinError
 __all__ = ["Credentials", "dial", "serve_links"]
 
 HANDSHAKE_TIMEOUT = 5.0
+FLUSH_TIMEOUT = 1.0
+"""For what is still to be sent when the handler of a link is done."""
 MAX_HALF_OPEN = 64
 MIN_RETRY_DELAY = 0.05
 MAX_RETRY_DELAY = 1.0
@@ -166,6 +168,8 @@ class _Reception:
                 tasks.start_soon(link.run)
                 try:
                     await self.handle(peer, link)
+                    with anyio.move_on_after(FLUSH_TIMEOUT):
+                        await link.flush()
                 except LinkClosedError as error:
                     _logger.info("%s", error)
                 link.close("closed by this side")

@@ -154,11 +154,12 @@ async def test_something_else_listening_is_told(address: Address) -> None:
 
 async def test_the_end_of_a_handler_closes_the_link(address: Address) -> None:
     async def hang_up(peer: Peer, link: Link) -> None:
-        await link.receive()
+        link.post(await link.receive())
 
     async with serving(address, hang_up) as there, anyio.create_task_group() as tasks:
         link = await dial(TRANSPORT, there, PEER, CREDENTIALS, timeout=5)
         tasks.start_soon(link.run)
         link.post(Phase("bye"))
+        assert await link.receive() == Phase("bye")
         with pytest.raises(LinkClosedError, match="closed by the other side"):
             await link.receive()

@@ -21,7 +21,7 @@ def token_logprobs(draw: st.DrawFn) -> TokenLogprobs:
     return TokenLogprobs(tuple(token_ids), tuple(logprobs), draw(TOKEN_IDS))
 
 
-MANY_LOGPROBS = st.none() | st.lists(token_logprobs(), max_size=4).map(tuple)
+MANY_LOGPROBS = st.none() | st.lists(token_logprobs(), max_size=20).map(tuple)
 OUTPUTS = st.builds(
     TokenOutput,
     request_id=st.integers(0, 2**63),
@@ -55,4 +55,4 @@ def test_too_many_outputs_cannot_be_sent_at_once() -> None:
 
 def test_token_ids_that_are_none_cannot_be_sent() -> None:
     with pytest.raises(WireError, match="cannot be sent"):
-        encode_rows((TokenOutput(request_id=1, logprobs=(TokenLogprobs((-1,), (0.0,), 1),)),))
+        encode_rows((TokenOutput(request_id=1, logprobs=(TokenLogprobs((-1,), (0.0,), 1),) * 20),))
