@@ -11,6 +11,7 @@ nothing of what a role does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -59,7 +60,8 @@ def main(arguments: list[str]) -> NoReturn:
 
     code = run_role(role, int(link), backend)
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
     os._exit(code)  # a device thread that hangs must not keep a process that is done
 
 

@@ -119,9 +119,13 @@ class SubprocessStarter:
         """See :class:`ProcessStarter`."""
         lines = OutputLines(self._on_line)
         async with AsyncExitStack() as stack:
-            process, link, output = self._start(spec, stack)
-            child = _Subprocess(spec.name, process, await UNIXSocketStream.from_socket(link), lines)
-            stack.push_async_callback(child.end)
+            ours, theirs = socket.socketpair()
+            stack.callback(theirs.close)
+            stream = await UNIXSocketStream.from_socket(ours)
+            stack.push_async_callback(anyio.aclose_forcefully, stream)
+            process, output = self._start(spec, theirs, stack)
+            child = _Subprocess(spec.name, process, stream, lines)
+            stack.push_async_callback(child.end)  # with nothing awaited in between
             async with anyio.create_task_group() as task_group:
                 is_read = anyio.Event()
                 task_group.start_soon(_read_output, output, lines, is_read)
@@ -133,19 +137,17 @@ class SubprocessStarter:
         return status
 
     def _start(
-        self, spec: ProcessSpec, stack: AsyncExitStack
-    ) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
-        """The process, our end of its link and where its output is read; ``stack`` closes the latter two."""
-        ours, theirs = socket.socketpair()
-        stack.callback(ours.close)
+        self, spec: ProcessSpec, link: socket.socket, stack: AsyncExitStack
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        """The process, and where its output is read, which ``stack`` closes. ``link`` is then its own."""
         output, written = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, output)
         os.set_blocking(output, False)
-        try:
-            return self._spawn(spec, theirs.fileno(), written), ours, output
-        finally:
-            theirs.close()
-            os.close(written)
+        with link:
+            try:
+                return self._spawn(spec, link.fileno(), written), output
+            finally:
+                os.close(written)
 
     def _spawn(self, spec: ProcessSpec, link: int, written: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "triolet.cluster.child"]
@@ -200,8 +202,6 @@ class _Subprocess:
             await self.wait()
         if scope.cancelled_caught:
             logger.error("%s (process %d) did not end when killed; left to the system", self.name, self.pid)
-        with anyio.CancelScope(shield=True):
-            await self.stream.aclose()
 
 
 async def _read_output(output: int, lines: OutputLines, is_read: anyio.Event) -> None:

@@ -34,8 +34,8 @@ from triolet.statistics import RankState
 
 __all__ = ["RankProcess"]
 
-LOADING_SILENCE_SECONDS = 60.0
-"""An engine that loads may be silent for as long, whatever the time-out: libraries hold the interpreter."""
+LOADING_SILENCE_SECONDS = 300.0
+"""An engine that loads may be silent for as long: libraries are read from slow disks with the loop held."""
 END_PATIENCE = 2.0
 """Seconds that an engine may take to end, beyond those that it has to finish requests."""
 LAST_WORDS_PATIENCE = 1.0
@@ -161,7 +161,8 @@ class RankProcess:
                 self.load = load
                 self._on_change()
             case Ready():
-                if not self._is_told_to_end:
+                if self.state is RankState.STARTING:
+                    logger.info("%s is ready", self._spec.name)
                     self.phase = None
                     self._change(RankState.READY)
             case Dead(error):

@@ -46,9 +46,7 @@ class RankSupervisor:
         role: str = ENGINE_ROLE,
         resources: Sequence[RankResources] | None = None,
     ) -> None:
-        parts = resources if resources is not None else divide_resources(
-            args, len(ranks), num_cores=num_available_cores(), environment=os.environ
-        )  # fmt: skip
+        parts = _equal_parts(args, len(ranks)) if resources is None else resources
         extra = {
             "log_level": logging.getLogger("triolet").getEffectiveLevel(),
             "liveness_timeout": args.liveness_timeout,
@@ -119,6 +117,14 @@ class RankSupervisor:
         where none comes.
         """
         await self._ranks[rank].restart(seconds)
+
+
+def _equal_parts(args: EngineArgs, num_ranks: int) -> tuple[RankResources, ...]:
+    num_workers = max(1, args.tensor_parallel_size // args.nnodes)
+    num_cores = num_available_cores()
+    return divide_resources(
+        args, num_ranks, num_workers=num_workers, num_cores=num_cores, environment=os.environ
+    )
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -34,28 +34,31 @@ def divide_resources(
     args: EngineArgs,
     num_ranks: int,
     *,
+    num_workers: int = 1,
     num_cores: int,
     environment: Mapping[str, str],
     root: Path = Path("/"),
 ) -> tuple[RankResources, ...]:
-    """The parts of ``num_ranks`` engines, by local rank.
+    """The parts of ``num_ranks`` engines of ``num_workers`` processes each, by local rank.
 
-    Cores are shared out evenly unless ``--num-threads`` is given, which is then of each engine. GPUs are
+    Cores are shared out evenly unless ``--num-threads`` is given, which is then of each process. GPUs are
     those that ``CUDA_VISIBLE_DEVICES`` in ``environment`` names, else those of NVIDIA's or AMD's driver under
-    ``root``; where there are fewer than engines, several engines take one.
+    ``root``, one for each process; where there are fewer, several engines take the same.
     """
-    num_threads = args.num_threads or max(1, num_cores // num_ranks)
+    num_threads = args.num_threads or max(1, num_cores // (num_ranks * num_workers))
     threads = {} if "OMP_NUM_THREADS" in environment else {"OMP_NUM_THREADS": str(num_threads)}
-    devices = () if args.device == "cpu" else _gpus(environment, root)
-    if not devices:
-        return (RankResources(num_threads, num_ranks, threads),) * num_ranks
-    if len(devices) < num_ranks:
-        logger.warning("%d engines share %d GPUs", num_ranks, len(devices))
+    gpus = () if args.device == "cpu" else _gpus(environment, root)
+    if not gpus:
+        return (RankResources(num_threads, num_ranks * num_workers, threads),) * num_ranks
+    if len(gpus) < num_ranks * num_workers:
+        logger.warning("%d engines of %d processes share %d GPUs", num_ranks, num_workers, len(gpus))
+    groups = [gpus[first : first + num_workers] for first in range(0, len(gpus), num_workers)]
+    groups = [group for group in groups if len(group) == num_workers] or [gpus]
     return tuple(
         RankResources(
             num_threads,
-            len(range(rank % len(devices), num_ranks, len(devices))),
-            {**threads, "CUDA_VISIBLE_DEVICES": devices[rank % len(devices)]},
+            len(range(rank % len(groups), num_ranks, len(groups))),
+            {**threads, "CUDA_VISIBLE_DEVICES": ",".join(groups[rank % len(groups)])},
         )
         for rank in range(num_ranks)
     )

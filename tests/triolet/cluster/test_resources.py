@@ -10,10 +10,24 @@ from triolet.args import EngineArgs
 from triolet.cluster.resources import RankResources, divide_resources
 
 
-def divide(num_ranks: int, root: Path, *, num_cores: int = 8, environment: dict[str, str] | None = None,
-           **options: object) -> tuple[RankResources, ...]:  # fmt: skip
+def divide(
+    num_ranks: int,
+    root: Path,
+    *,
+    num_cores: int = 8,
+    num_workers: int = 1,
+    environment: dict[str, str] | None = None,
+    **options: object,
+) -> tuple[RankResources, ...]:
     args = EngineArgs(**options)  # type: ignore[arg-type]
-    return divide_resources(args, num_ranks, num_cores=num_cores, environment=environment or {}, root=root)
+    return divide_resources(
+        args,
+        num_ranks,
+        num_workers=num_workers,
+        num_cores=num_cores,
+        environment=environment or {},
+        root=root,
+    )
 
 
 def nvidia(root: Path, num_gpus: int) -> Path:
@@ -58,4 +72,13 @@ def test_engines_share_gpus_where_there_are_too_few(tmp_path: Path, caplog: pyte
     parts = divide(3, nvidia(tmp_path, 2))
     assert [part.environment["CUDA_VISIBLE_DEVICES"] for part in parts] == ["0", "1", "0"]
     assert [part.num_sharing for part in parts] == [2, 1, 2]
-    assert "3 engines share 2 GPUs" in caplog.text
+    assert "3 engines of 1 processes share 2 GPUs" in caplog.text
+
+
+def test_an_engine_of_several_processes_has_a_gpu_for_each(tmp_path: Path) -> None:
+    root = nvidia(tmp_path, 5)
+    parts = divide(2, root, num_workers=2)
+    assert [part.environment["CUDA_VISIBLE_DEVICES"] for part in parts] == ["0,1", "2,3"]
+    assert {(part.num_threads, part.num_sharing) for part in parts} == {(2, 1)}
+    assert divide(1, root, num_workers=8)[0].environment["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4"
+    assert divide(2, tmp_path / "none", num_workers=2)[0].num_sharing == 4
