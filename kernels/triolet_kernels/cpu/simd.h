@@ -81,8 +81,9 @@ TRIOLET_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 TRIOLET_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 TRIOLET_INLINE float sum_lanes(Vec a) { return _mm512_reduce_add_ps(a); }
 TRIOLET_INLINE float max_lanes(Vec a) { return _mm512_reduce_max_ps(a); }
+// `value`, but 0 in the lanes where `test` is less than the limit; a NaN is not.
 TRIOLET_INLINE Vec zero_below(Vec value, Vec test, float limit) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, splat(limit), _CMP_GE_OQ), value);
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, splat(limit), _CMP_NLT_UQ), value);
 }
 TRIOLET_INLINE Vec keep_lanes(Vec value, int first, int end, float other) {
     uint32_t mask = ((1u << end) - 1) & ~((1u << first) - 1);
@@ -176,7 +177,7 @@ TRIOLET_INLINE float max_lanes(Vec a) {
     for (int lane = 1; lane < kLanes; ++lane) result = a[lane] > result ? a[lane] : result;
     return result;
 }
-TRIOLET_INLINE Vec zero_below(Vec value, Vec test, float limit) { return test >= splat(limit) ? value : splat(0); }
+TRIOLET_INLINE Vec zero_below(Vec value, Vec test, float limit) { return test < splat(limit) ? splat(0) : value; }
 TRIOLET_INLINE Vec keep_lanes(Vec value, int first, int end, float other) {
     Vec lane = lane_numbers();
     Vec kept = lane >= splat(float(first)) ? value : splat(other);
@@ -205,9 +206,10 @@ TRIOLET_INLINE Vec load_pairs(const float* source) { return load(source); }
 TRIOLET_INLINE Vec splat_pair(const float* source) { return splat(*source); }
 TRIOLET_INLINE Vec dot(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }
 
-// 2 to the power of x for x in [-126, 127], clamped outside; exactly 1 at 0. Relative error below 2e-7.
+// 2 to the power of x for x in [-126, 127], clamped outside; exactly 1 at 0. Relative error below 2e-7. A NaN stays one:
+// of operands that cannot be compared min and max return the second.
 TRIOLET_INLINE Vec exp2(Vec x) {
-    x = min(max(x, splat(-126.0f)), splat(127.0f));
+    x = min(splat(127.0f), max(splat(-126.0f), x));
     Vec shifted = add(x, splat(12582912.0f));  // 1.5 × 2^23: the nearest integer moves to the low bits
     Vec f = sub(x, sub(shifted, splat(12582912.0f)));
     Vec sum = splat(1.5403530e-4f);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -139,6 +140,29 @@ def test_bits_do_not_depend_on_the_number_of_threads(ops: CpuOps, spans: Spans) 
     alone = run_history(ops, problem, spans)
     for num_threads in (2, 5):
         assert torch.equal(run_history(make_ops(isa_of(ops), num_threads), problem, spans), alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_dim", [64, 18])
+@pytest.mark.parametrize("part", ["queries", "keys", "values"])
+def test_a_nan_shows_in_all_that_sees_it_and_in_no_other_sequence(
+    ops: CpuOps, dtype: torch.dtype, head_dim: int, part: str
+) -> None:
+    shape = Shape(num_heads=4, num_kv_heads=2, head_dim=head_dim, block_size=32, dtype=dtype)
+    problem = make_problem(shape, [200, 150])
+    spans = [(0, 200), (0, 150)]
+    expected = run_history(ops, problem, spans).view(350, 4, head_dim)
+    getattr(problem, part)[0][100, 0, 3] = math.nan
+    actual = run_history(ops, problem, spans).view(350, 4, head_dim)
+    # What sees a key: both heads of its group, from the token on.
+    seen = actual[100:101, :1] if part == "queries" else actual[100:200, :2]
+    assert torch.isnan(seen).any(-1).all()
+    before = (
+        96 if part == "values" else 100
+    )  # values are multiplied by the chunk, by 0 where they are not seen
+    assert torch.equal(actual[:before], expected[:before])
+    assert torch.equal(actual[200:], expected[200:])
+    assert torch.equal(actual[:, 2:], expected[:, 2:])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
