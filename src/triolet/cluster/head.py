@@ -1,0 +1,144 @@
+"""Head: where the headless nodes of a cluster come together.
+
+A node joins with its ranks and its configuration, is told the front ends that its ranks are to serve, and
+reports of them for as long as it stays. When it is lost its ranks are down, and it, or another, may take its
+place. This module starts no process and knows no request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+
+from triolet.cluster.directory import Directory
+from triolet.cluster.handshake import Peer, Role
+from triolet.cluster.joining import Credentials, serve_links
+from triolet.cluster.link import Link, LinkClosedError
+from triolet.cluster.messages import Drain, Join, RankReports, Refused, Topology, Welcome
+from triolet.cluster.transport import Listener
+
+__all__ = ["Head"]
+
+logger = logging.getLogger("triolet.cluster")
+
+
+class Head:
+    """Takes in the nodes that have ``ranks``, and keeps ``directory`` up to date about them.
+
+    ``config`` is what a node must have been started with as well, by option. ``front_ends`` are the addresses
+    at which nodes find them.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        directory: Directory,
+        config: Mapping[str, Any],
+        front_ends: Sequence[str],
+        credentials: Credentials,
+        *,
+        liveness_timeout: float,
+    ) -> None:
+        self._ranks = frozenset(ranks)
+        self._directory = directory
+        self._config = dict(config)
+        self._front_ends = tuple(front_ends)
+        self._credentials = credentials
+        self._liveness_timeout = liveness_timeout
+        self._nodes: dict[Link, Join] = {}
+        self._node_left = anyio.Event()
+        self._drain: Drain | None = None
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks that no node has."""
+        joined = {rank for join in self._nodes.values() for rank in join.ranks}
+        return sorted(self._ranks - joined)
+
+    async def run(self, listener: Listener) -> None:
+        """Take nodes in until cancelled."""
+        await serve_links(listener, self._serve, self._credentials, liveness_timeout=self._liveness_timeout)
+
+    def set_front_ends(self, front_ends: Sequence[str]) -> None:
+        """From here on nodes are to serve these."""
+        self._front_ends = tuple(front_ends)
+        for link in self._nodes:
+            link.post(Topology(self._front_ends))
+
+    async def drain(self, seconds: float) -> None:
+        """Have all nodes finish their requests within ``seconds`` and leave; return once they have."""
+        self._drain = Drain(seconds)
+        for link in self._nodes:
+            link.post(self._drain)
+        while self._nodes:
+            await self._node_left.wait()
+
+    async def _serve(self, peer: Peer, link: Link) -> None:
+        join = await link.receive()
+        if peer.role is not Role.NODE or not isinstance(join, Join):
+            link.close("this is where headless nodes join, and nobody else")
+            return
+        refusal = self._refusal(join)
+        if refusal is not None:
+            logger.warning("node %s refused: %s", join.node, refusal.reason)
+            await link.send(refusal)
+            return
+        self._nodes[link] = join
+        self._directory.forget_generation(join.ranks)
+        logger.info("node %s joined with ranks %s", join.node, _listed(join.ranks))
+        try:
+            link.post(Welcome(self._front_ends))
+            await self._follow(link, join)
+        finally:
+            del self._nodes[link]
+            self._node_left.set()
+            self._node_left = anyio.Event()
+
+    async def _follow(self, link: Link, join: Join) -> None:
+        """Pass on what a node reports until it is gone."""
+        try:
+            while True:
+                message = await link.receive()
+                if isinstance(message, RankReports):
+                    self._directory.update(report for report in message.reports if report.rank in join.ranks)
+        except LinkClosedError as error:
+            cause = f"node {join.node} is lost: {link.closed_reason}"
+            if self._drain is None:
+                logger.error("%s; its ranks %s are down", cause, _listed(join.ranks))
+            self._directory.mark_down(join.ranks, cause)
+            raise error from None
+
+    def _refusal(self, join: Join) -> Refused | None:
+        if self._drain is not None:
+            return Refused("the head is shutting down")
+        strange = [rank for rank in join.ranks if rank not in self._ranks]
+        if strange or not join.ranks:
+            return Refused(
+                f"ranks {_listed(join.ranks)} are not those expected, {_listed(sorted(self._ranks))}: check "
+                "--data-parallel-start-rank and --data-parallel-size-local of both",
+                ("data_parallel_start_rank", "data_parallel_size_local"),
+            )
+        for other in self._nodes.values():
+            taken = sorted(set(other.ranks).intersection(join.ranks))
+            if taken:
+                return Refused(
+                    f"ranks {_listed(taken)} are those of node {other.node} already: check "
+                    "--data-parallel-start-rank",
+                    ("data_parallel_start_rank",),
+                )
+        names = sorted(self._config.keys() | join.config.keys())
+        fields = [name for name in names if self._config.get(name) != join.config.get(name)]
+        if fields:
+            said = "; ".join(
+                f"{name} is {self._config.get(name)!r} here and {join.config.get(name)!r} there"
+                for name in fields
+            )
+            return Refused(f"the two were started with different options: {said}", tuple(fields))
+        return None
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks)) or "none"
