@@ -63,11 +63,6 @@ class Directory:
             )
             self._note(rank)
 
-    def forget_generation(self, ranks: Iterable[int]) -> None:
-        """Expect ranks from anew: who reports of them next counts its processes from the beginning."""
-        for rank in ranks:
-            self._reports[rank] = replace(self._reports[rank], generation=0)
-
     async def run(self) -> None:
         """Publish changes until cancelled."""
         while True:

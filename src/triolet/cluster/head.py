@@ -87,7 +87,6 @@ class Head:
             await link.send(refusal)
             return
         self._nodes[link] = join
-        self._directory.forget_generation(join.ranks)
         logger.info("node %s joined with ranks %s", join.node, _listed(join.ranks))
         try:
             link.post(Welcome(self._front_ends))

@@ -32,7 +32,8 @@ class RankSupervisor:
 
     ``secret`` is what engines prove to their front ends. ``on_report`` is called with what is known of a
     rank whenever that changes. ``role`` is what a process runs. ``resources`` are the parts of the machine
-    that they get, in the order of ``ranks``; equal parts if not given.
+    that they get, in the order of ``ranks``; equal parts if not given. Processes are counted from
+    ``first_generation`` on, which is to grow where a head outlives this supervisor.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class RankSupervisor:
         on_report: Callable[[RankReport], None],
         role: str = ENGINE_ROLE,
         resources: Sequence[RankResources] | None = None,
+        first_generation: int = 0,
     ) -> None:
         parts = _equal_parts(args, len(ranks)) if resources is None else resources
         extra = {
@@ -62,6 +64,7 @@ class RankSupervisor:
                     environment=part.environment,
                     stall_timeout=args.engine_stall_timeout,
                     restart_budget=args.engine_restart_budget,
+                    first_generation=first_generation,
                 ),
                 starter,
                 on_report,

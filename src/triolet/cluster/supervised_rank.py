@@ -40,6 +40,7 @@ class RankLaunch:
     environment: Mapping[str, str]
     stall_timeout: float
     restart_budget: int
+    first_generation: int = 0
 
     def start(self, generation: int) -> Start:
         """What the process of that generation is told."""
@@ -57,7 +58,7 @@ class SupervisedRank:
         self._on_report = on_report
         self._budget = RestartBudget(launch.restart_budget)
         self._front_ends: tuple[str, ...] = ()
-        self._generation = 0
+        self._generation = launch.first_generation
         self._num_restarts = 0
         self._cause: str | None = None
         self._was_ready = False

@@ -39,11 +39,10 @@ def test_a_rank_of_which_nothing_is_heard_is_down_until_it_reports_anew() -> Non
     directory.update([report(0, generation=3), report(1)])
     directory.mark_down([0], "node b is silent")
     assert directory.reports[0] == report(0, 3, RankState.DOWN, "node b is silent")
-    directory.update([report(0, generation=0)])
+    directory.update([report(0, generation=2)])
     assert directory.reports[0].state == RankState.DOWN
-    directory.forget_generation([0])
-    directory.update([report(0, generation=0)])
-    assert directory.reports == (report(0), report(1))
+    directory.update([report(0, generation=4)])
+    assert directory.reports == (report(0, 4), report(1))
 
 
 @pytest.fixture
