@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -21,6 +22,10 @@ from triolet.cluster.messages import Drain, Join, RankReports, Refused, Topology
 from triolet.cluster.transport import Listener
 
 __all__ = ["Head"]
+
+JOIN_MESSAGE_PATIENCE = 5.0
+LOSS_PATIENCE = 2.0
+"""How many liveness time-outs a node may take to be known as lost, when another has come with its ranks."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -77,10 +82,13 @@ class Head:
             await self._node_left.wait()
 
     async def _serve(self, peer: Peer, link: Link) -> None:
-        join = await link.receive()
+        join = None
+        with anyio.move_on_after(JOIN_MESSAGE_PATIENCE):
+            join = await link.receive()
         if peer.role is not Role.NODE or not isinstance(join, Join):
             link.close("this is where headless nodes join, and nobody else")
             return
+        await self._wait_until_free(join, link)
         refusal = self._refusal(join)
         if refusal is not None:
             logger.warning("node %s refused: %s", join.node, refusal.reason)
@@ -96,6 +104,15 @@ class Head:
             self._node_left.set()
             self._node_left = anyio.Event()
 
+    async def _wait_until_free(self, join: Join, link: Link) -> None:
+        """Give a node that had the ranks before, and may be gone, the time to be missed."""
+        with anyio.move_on_after(LOSS_PATIENCE * self._liveness_timeout):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_answer_pings, link)
+                while self._holder(join) is not None and link.closed_reason is None:
+                    await self._node_left.wait()
+                tasks.cancel_scope.cancel()
+
     async def _follow(self, link: Link, join: Join) -> None:
         """Pass on what a node reports until it is gone."""
         try:
@@ -110,6 +127,10 @@ class Head:
             self._directory.mark_down(join.ranks, cause)
             raise error from None
 
+    def _holder(self, join: Join) -> Join | None:
+        """Who has any of these ranks."""
+        return next((other for other in self._nodes.values() if set(other.ranks) & set(join.ranks)), None)
+
     def _refusal(self, join: Join) -> Refused | None:
         if self._drain is not None:
             return Refused("the head is shutting down")
@@ -120,14 +141,13 @@ class Head:
                 "--data-parallel-start-rank and --data-parallel-size-local of both",
                 ("data_parallel_start_rank", "data_parallel_size_local"),
             )
-        for other in self._nodes.values():
-            taken = sorted(set(other.ranks).intersection(join.ranks))
-            if taken:
-                return Refused(
-                    f"ranks {_listed(taken)} are those of node {other.node} already: check "
-                    "--data-parallel-start-rank",
-                    ("data_parallel_start_rank",),
-                )
+        holder = self._holder(join)
+        if holder is not None:
+            return Refused(
+                f"ranks {_listed(join.ranks)} are in part those of node {holder.node} already, which has "
+                f"{_listed(holder.ranks)}: check --data-parallel-start-rank",
+                ("data_parallel_start_rank",),
+            )
         names = sorted(self._config.keys() | join.config.keys())
         fields = [name for name in names if self._config.get(name) != join.config.get(name)]
         if fields:
@@ -137,6 +157,12 @@ class Head:
             )
             return Refused(f"the two were started with different options: {said}", tuple(fields))
         return None
+
+
+async def _answer_pings(link: Link) -> None:
+    with suppress(LinkClosedError):
+        await link.receive()
+        link.close("a node says nothing before it has its answer")
 
 
 def _listed(ranks: Sequence[int]) -> str:

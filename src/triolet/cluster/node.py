@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Drain, Join, RankReport, RankReports, Refused, Topology, Welcome
 from triolet.cluster.rank_supervisor import RankSupervisor
 from triolet.cluster.transport import Address, Transport
+from triolet.core.errors import single_error
 from triolet.errors import JoinError, UsageError
 
 __all__ = ["HeadlessNode"]
@@ -66,11 +68,15 @@ class HeadlessNode:
 
         Cancellation: the engines are killed.
         """
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._directory.run)
-            tasks.start_soon(self._serve_head)
-            await self._supervisor.run()
-            tasks.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._directory.run)
+                tasks.start_soon(self._serve_head)
+                await self._supervisor.run()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = single_error(group)
+            raise error from error.__cause__
 
     async def stop(self, seconds: float) -> None:
         """Have the engines finish their requests within ``seconds``; then :meth:`run` returns."""
@@ -98,14 +104,17 @@ class HeadlessNode:
         link.post(Join(self._name, ranks, self._config))
         answer = await link.receive()
         if isinstance(answer, Refused):
-            raise UsageError(
-                f"the head at {self._head} refuses this node: {answer.reason}",
-                param=answer.fields[0] if answer.fields else None,
-            )
+            said = f"the head at {self._head} refuses this node: {answer.reason}"
+            raise UsageError(said, param=answer.fields[0]) if answer.fields else JoinError(said)
         if not isinstance(answer, Welcome):
             raise JoinError(f"the head at {self._head} does not answer as one")
         logger.info("joined the head at %s", self._head)
-        self._supervisor.set_topology(answer.front_ends)
+        self._set_front_ends(answer.front_ends)
+
+    def _set_front_ends(self, addresses: tuple[str, ...]) -> None:
+        """Serve these, on the machine of the head as it is known here, whatever it calls itself."""
+        places = [replace(Address.parse(address), host=self._head.host) for address in addresses]
+        self._supervisor.set_topology([str(place) for place in places])
 
     async def _follow(self, link: Link) -> None:
         """Report to the head and obey it until it is gone."""
@@ -118,7 +127,7 @@ class HeadlessNode:
             while True:
                 message = await link.receive()
                 if isinstance(message, Topology):
-                    self._supervisor.set_topology(message.front_ends)
+                    self._set_front_ends(message.front_ends)
                 elif isinstance(message, Drain):
                     await self.stop(message.seconds)
                     return
