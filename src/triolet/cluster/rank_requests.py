@@ -117,7 +117,7 @@ class RankRequests:
             entry = self._entries.get(output.request_id)
             if entry is None:
                 continue  # aborted while the step was under way
-            shares[entry.front_end].append(replace(output, request_id=entry.request_id))
+            shares[entry.front_end].append(_readdressed(output, entry))
             self._note(output, entry)
         for front_end, share in shares.items():
             front_end.post(Outputs(tuple(share)))
@@ -138,3 +138,15 @@ class RankRequests:
             self._idle.set()
             self._idle = None
         self._on_change()
+
+
+def _readdressed(output: TokenOutput, entry: _Entry) -> TokenOutput:
+    """The output under its front end's id. What there is to say of the prompt comes with the first token."""
+    if (
+        entry.num_waiting_tokens
+        or output.finish_reason is not None
+        or output.logprobs is not None
+        or output.prompt_logprobs is not None
+    ):
+        return replace(output, request_id=entry.request_id)
+    return TokenOutput(request_id=entry.request_id, token_ids=output.token_ids)

@@ -9,7 +9,7 @@ from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
 from triolet.cluster.frames import WireError
 from triolet.cluster.messages import Outputs
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
-from triolet.request import FinishReason, TokenOutput
+from triolet.request import FinishReason, TokenLogprobs, TokenOutput
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +36,14 @@ def make() -> tuple[FakeRankClient, RankRequests]:
     return client, RankRequests(client, lambda: None)
 
 
+async def deliver(requests: RankRequests) -> None:
+    """Hand out what there is."""
+    async with anyio.create_task_group() as task_group:
+        task_group.start_soon(requests.hand_out)
+        await anyio.wait_all_tasks_blocked()
+        task_group.cancel_scope.cancel()
+
+
 async def test_each_front_end_has_its_requests_by_its_own_ids_in_one_message_a_step() -> None:
     client, requests = make()
     one, two = Front(), Front()
@@ -55,6 +63,32 @@ async def test_each_front_end_has_its_requests_by_its_own_ids_in_one_message_a_s
     assert two.tokens(5) == [0, 1]
     assert [output.finish_reason for output in two.outputs] == [None, FinishReason.LENGTH]
     assert requests.num_waiting_tokens == 0
+
+
+async def test_what_was_said_of_the_prompt_is_said_once() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(7))
+    (own_id,) = client.requests
+    for reason in (None, None, FinishReason.LENGTH):
+        client._give(
+            TokenOutput(request_id=own_id, token_ids=(1,), num_cached_tokens=8, finish_reason=reason)
+        )
+        await deliver(requests)
+    assert [output.num_cached_tokens for output in front.outputs] == [8, 0, 8]
+    assert front.tokens(7) == [1, 1, 1]
+
+
+async def test_log_probabilities_are_handed_on() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(7))
+    (own_id,) = client.requests
+    logprobs = (TokenLogprobs((1,), (-0.5,), 1),)
+    for _ in range(2):
+        client._give(TokenOutput(request_id=own_id, token_ids=(1,), logprobs=logprobs))
+        await deliver(requests)
+    assert front.outputs == [TokenOutput(request_id=7, token_ids=(1,), logprobs=logprobs)] * 2
 
 
 async def test_a_lost_front_end_takes_its_requests_along() -> None:
@@ -89,10 +123,7 @@ async def test_at_the_end_of_a_drain_only_what_has_begun_is_ended() -> None:
     front = Front()
     requests.add(front.requests, make_request(1))
     client._step()
-    async with anyio.create_task_group() as task_group:
-        task_group.start_soon(requests.hand_out)
-        await anyio.wait_all_tasks_blocked()
-        task_group.cancel_scope.cancel()
+    await deliver(requests)
     requests.add(front.requests, make_request(2))
     requests.end_begun()
     last = front.outputs[-1]
@@ -106,8 +137,5 @@ async def test_outputs_of_a_request_that_was_aborted_meanwhile_are_dropped() -> 
     requests.add(front.requests, make_request(1))
     client._step()
     requests.abort(front.requests, [1])
-    async with anyio.create_task_group() as task_group:
-        task_group.start_soon(requests.hand_out)
-        await anyio.wait_all_tasks_blocked()
-        task_group.cancel_scope.cancel()
+    await deliver(requests)
     assert front.messages == []
