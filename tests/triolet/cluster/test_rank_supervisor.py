@@ -29,9 +29,13 @@ pytestmark = pytest.mark.anyio
 STALL_SECONDS = 20.0
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return ("trio", {"clock": MockClock(autojump_threshold=0)})
+@pytest.fixture(params=["virtual", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Trio on a virtual clock, and asyncio on the real one for what takes a few seconds at most."""
+    return "asyncio" if request.param == "asyncio" else ("trio", {"clock": MockClock(autojump_threshold=0)})
+
+
+LONG = pytest.mark.parametrize("anyio_backend", ["virtual"], indirect=True)
 
 
 def nothing() -> None:
@@ -41,7 +45,7 @@ def nothing() -> None:
 class Cluster:
     """A supervisor, its processes, the engines in them and what was reported of them."""
 
-    def __init__(self, num_ranks: int = 1, *, budget: int = 2, load_seconds: float = 1.0) -> None:
+    def __init__(self, num_ranks: int = 1, *, budget: int = 2, load_seconds: float = 0.2) -> None:
         self.load_seconds = load_seconds
         self.fail: Callable[[], None] = nothing
         """Called when an engine has loaded and in each of its steps; may raise."""
@@ -119,8 +123,9 @@ def is_killed(child: FakeChild) -> bool:
 
 async def test_it_is_started_once_all_ranks_are_ready() -> None:
     cluster = Cluster(2)
+    began = anyio.current_time()
     async with cluster.running():
-        assert anyio.current_time() >= 1.0
+        assert anyio.current_time() - began >= 0.2
         assert [report.state for report in cluster.supervisor.reports] == [R, R]
         await anyio.sleep(2)
         assert cluster.supervisor.reports[1].load is not None
@@ -145,7 +150,7 @@ async def test_one_that_is_killed_is_started_again_after_a_while() -> None:
         assert cause.startswith("killed by SIGKILL by another process, or by the system")
         assert said == "it wrote: Fatal Python error: Aborted | where | a | b | c"
         assert report.load is None
-        assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 1.0, abs=0.05)
+        assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 0.2, abs=0.2)
         report = cluster.supervisor.reports[0]
         assert (report.generation, report.num_restarts, report.cause) == (1, 1, None)
         assert cluster.supervisor.reports[1].num_restarts == 0
@@ -169,6 +174,7 @@ async def test_an_engine_that_fails_says_why() -> None:
     assert cluster.starter.children[0].status == 1
 
 
+@LONG
 async def test_one_whose_step_does_not_end_hangs() -> None:
     cluster = Cluster()
     async with cluster.running():
@@ -181,6 +187,7 @@ async def test_one_whose_step_does_not_end_hangs() -> None:
     assert cluster.starter.children[0].signals[:2] == [signal.SIGUSR1, signal.SIGKILL]
 
 
+@LONG
 async def test_one_that_is_silent_hangs() -> None:
     cluster = Cluster()
     async with cluster.running():
@@ -191,6 +198,7 @@ async def test_one_that_is_silent_hangs() -> None:
         await cluster.wait_for(R)
 
 
+@LONG
 async def test_a_spent_budget_is_the_end_with_the_cause() -> None:
     cluster = Cluster(2, budget=2)
 
@@ -210,7 +218,7 @@ async def test_a_spent_budget_is_the_end_with_the_cause() -> None:
     assert cluster.states() == [S, R, D, S, D, S, D, X]
     assert [start.generation for start in cluster.starts if start.rank == 0] == [0, 1, 2]
     deaths = [now for now, report in cluster.reports if report.rank == 0 and report.state is D]
-    loads_and_delays = 1.0 + 0.5 + 1.0 + 1.0
+    loads_and_delays = 0.2 + 0.5 + 0.2 + 1.0
     assert deaths[-1] - deaths[0] == pytest.approx(loads_and_delays, abs=0.1)
     assert all(child.status is not None for child in cluster.starter.children)
 
@@ -223,14 +231,16 @@ async def test_what_no_restart_can_mend_is_raised_as_it_is(error: Exception) -> 
         raise error
 
     cluster.fail = fail
+    began = anyio.current_time()
     with pytest.raises(type(error)) as raised:
         await cluster.supervisor.run()
     assert raised.value.args == error.args
     assert getattr(raised.value, "param", None) == getattr(error, "param", None)
     assert len(cluster.starts) == 3
-    assert anyio.current_time() < 2
+    assert anyio.current_time() - began < 2
 
 
+@LONG
 async def test_a_model_that_cannot_be_read_later_on_is_tried_again() -> None:
     cluster = Cluster()
 
@@ -240,7 +250,7 @@ async def test_a_model_that_cannot_be_read_later_on_is_tried_again() -> None:
     async with cluster.running():
         cluster.fail = fail
         cluster.child().kill()
-        await anyio.sleep(2.2)
+        await anyio.sleep(1.0)
         assert cluster.supervisor.reports[0].cause == "the disk is away"
         cluster.fail = nothing
         await cluster.wait_for(R)
@@ -251,7 +261,7 @@ async def test_one_that_dies_while_it_starts_is_started_again() -> None:
     cluster = Cluster()
     async with anyio.create_task_group() as task_group:
         task_group.start_soon(cluster.supervisor.run)
-        await anyio.sleep(0.5)
+        await anyio.sleep(0.1)
         cluster.child().kill()
         await cluster.wait_for(R)
         assert cluster.supervisor.reports[0].num_restarts == 1
@@ -300,6 +310,7 @@ async def test_stopping_lets_requests_finish_until_the_deadline() -> None:
     assert cluster.states() == [S, R, W, D]
 
 
+@LONG
 async def test_one_that_does_not_end_in_time_is_killed() -> None:
     cluster = Cluster(2)
     async with cluster.running():
@@ -310,10 +321,10 @@ async def test_one_that_does_not_end_in_time_is_killed() -> None:
     assert [cluster.child(rank).status for rank in (0, 1)] == [0, -9]
 
 
-@pytest.mark.parametrize("when", [0.5, 1.2])
+@pytest.mark.parametrize("when", [0.1, 0.5])
 async def test_stopping_waits_for_nothing_that_only_starts(when: float) -> None:
     """At first while it loads, then while it waits for its restart."""
-    cluster = Cluster(load_seconds=1.0)
+    cluster = Cluster()
 
     def die() -> None:
         raise MemoryError
@@ -324,7 +335,7 @@ async def test_stopping_waits_for_nothing_that_only_starts(when: float) -> None:
         await anyio.sleep(when)
         began = anyio.current_time()
         await cluster.supervisor.stop(30.0)
-        assert anyio.current_time() - began < 0.1
+        assert anyio.current_time() - began < 0.3
     assert len(cluster.starter.children) == 1
 
 
