@@ -160,7 +160,7 @@ def _head(payload: bytes) -> tuple[int, int]:
     except error:
         magic = kind = version = None
     if magic != _MAGIC:
-        raise HandshakeError("what answers there is no triolet process")
+        raise HandshakeError("the other side is no triolet process")
     return kind, version
 
 

@@ -150,7 +150,8 @@ class _Reception:
                     stream = await self.listener.accept()
                 except OSError as error:
                     _logger.warning("%s: no connection accepted: %s", self.listener.address, error)
-                    await anyio.sleep(MIN_RETRY_DELAY)
+                    if not isinstance(error, PermissionError):  # no more files, which takes a while to pass
+                        await anyio.sleep(MIN_RETRY_DELAY)
                     continue
                 if len(self.half_open) >= MAX_HALF_OPEN:
                     next(iter(self.half_open)).cancel()

@@ -146,7 +146,7 @@ async def test_something_else_listening_is_told(address: Address) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(answer)
-        with pytest.raises(JoinError, match="what answers there is no triolet process"):
+        with pytest.raises(JoinError, match="the other side is no triolet process"):
             await dial(TRANSPORT, listener.address, PEER, CREDENTIALS, timeout=0.3)
         tasks.cancel_scope.cancel()
     await listener.aclose()
