@@ -14,6 +14,7 @@ from typing import Any
 from triolet.cli import chat, complete, models, serve
 from triolet.cli.options import OptionParser
 from triolet.errors import TrioletError, UsageError
+from triolet.openmp import wait_without_spinning
 
 __all__ = ["main", "make_parser", "serve_main"]
 
@@ -63,6 +64,7 @@ def _add_command(parser: argparse.ArgumentParser, module: Any) -> None:
 
 def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     _open_standard_files()
+    wait_without_spinning(os.environ)
     try:
         namespace = parser.parse_args(argv)
         run: Callable[[argparse.Namespace], int] = namespace.run

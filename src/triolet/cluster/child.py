@@ -57,6 +57,9 @@ def main(arguments: list[str]) -> NoReturn:
     set_up_process(int(link))
 
     from triolet.cluster.role import run_role
+    from triolet.openmp import wait_without_spinning
+
+    wait_without_spinning(os.environ)
 
     code = run_role(role, int(link), backend)
     for stream in (sys.stdout, sys.stderr):
