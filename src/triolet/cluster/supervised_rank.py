@@ -101,6 +101,7 @@ class SupervisedRank:
                 await self._recover(error)
             if self._is_stopping:
                 return
+            self._num_restarts += error is not None
             self._generation += 1
             self._process = self._next_process()
             self._resting = None
@@ -151,7 +152,6 @@ class SupervisedRank:
         with anyio.move_on_after(delay):
             while not self._is_stopping:
                 await self._changed.wait()
-        self._num_restarts += 1
 
     def _budget_spent(self, error: Exception) -> EngineDeadError:
         return EngineDeadError(

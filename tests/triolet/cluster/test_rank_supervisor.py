@@ -337,6 +337,7 @@ async def test_stopping_waits_for_nothing_that_only_starts(when: float) -> None:
         await cluster.supervisor.stop(30.0)
         assert anyio.current_time() - began < 0.3
     assert len(cluster.starter.children) == 1
+    assert cluster.supervisor.reports[0].num_restarts == 0
 
 
 async def test_a_link_with_garbage_is_the_end_of_its_process() -> None:
