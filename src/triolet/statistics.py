@@ -67,6 +67,8 @@ class Histogram:
 
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
+        if len(self.counts) != len(self.bounds) + 1:
+            raise ValueError(f"{len(self.bounds)} bounds need one more count, not {len(self.counts)}")
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1

@@ -8,6 +8,7 @@ This module knows no stream and nothing of who sends what when.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from triolet import errors
 from triolet.cluster.codec import Decoder, Encoder, dataclass_decoder, dataclass_encoder
 from triolet.cluster.frames import WireError
 from triolet.cluster.output_rows import decode_rows, encode_rows
-from triolet.cluster.packing import pack, unpack
+from triolet.cluster.packing import MAX_ARRAY, pack, unpack
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState
 
@@ -189,9 +190,15 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """From a rank: what one step produced."""
+    """From a rank: what one step produced, or a part of it."""
 
     outputs: tuple[TokenOutput, ...]
+
+    @classmethod
+    def batches(cls, outputs: Sequence[TokenOutput]) -> Iterator[Outputs]:
+        """As many messages as it takes."""
+        for start in range(0, len(outputs), MAX_ARRAY):
+            yield cls(tuple(outputs[start : start + MAX_ARRAY]))
 
 
 @dataclass(frozen=True, slots=True)

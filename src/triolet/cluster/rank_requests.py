@@ -120,7 +120,8 @@ class RankRequests:
             shares[entry.front_end].append(_readdressed(output, entry))
             self._note(output, entry)
         for front_end, share in shares.items():
-            front_end.post(Outputs(tuple(share)))
+            for message in Outputs.batches(share):
+                front_end.post(message)
         self._on_change()
 
     def _note(self, output: TokenOutput, entry: _Entry) -> None:

@@ -69,6 +69,11 @@ def test_statistics_come_back() -> None:
     assert from_plain(CoreStatistics, unpack(pack(to_plain(statistics)))) == statistics
 
 
+def test_a_histogram_that_does_not_add_up_is_refused() -> None:
+    with pytest.raises(WireError, match="Histogram: 2 bounds need one more count, not 2"):
+        from_plain(Histogram, ((1.0, 2.0), (1, 2)))
+
+
 WRONG: dict[str, Any] = {
     "text": 5, "data": "x", "is_set": 1, "ratio": "x", "anything": (((((((((1,),),),),),),),),),
     "either": 1.5,    "choice": "b", "colour": "blue", "inner": 3, "inners": ((1, 2),), "pair": (1, "a", 2),

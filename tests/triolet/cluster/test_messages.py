@@ -13,7 +13,7 @@ from triolet.cluster import messages
 from triolet.cluster.frames import WireError
 from triolet.cluster.messages import Message, RemoteError, decode_message, encode_message
 from triolet.cluster.packing import MAX_ARRAY
-from triolet.request import LogitsAdjustments, Request
+from triolet.request import LogitsAdjustments, Request, TokenOutput
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
@@ -27,6 +27,13 @@ def test_there_is_an_example_of_every_message() -> None:
 
 def test_defaults_at_the_end_are_left_out() -> None:
     assert len(encode_message(messages.Result(1))) == 3
+
+
+def test_outputs_are_sent_in_as_many_messages_as_it_takes() -> None:
+    outputs = [TokenOutput(request_id=request_id) for request_id in range(MAX_ARRAY + 1)]
+    arrived = [decode_message(encode_message(message)) for message in messages.Outputs.batches(outputs)]
+    assert arrived == [messages.Outputs(tuple(outputs[:-1])), messages.Outputs((outputs[-1],))]
+    assert list(messages.Outputs.batches([])) == []
 
 
 def test_functions_cannot_be_sent() -> None:
