@@ -97,7 +97,7 @@ class RankProcess:
         if self._error is None:
             cause = self.cause or describe_exit(status)
             if status == -signal.SIGKILL and self.cause is None:
-                cause += " by another process, or by the system for lack of memory"
+                cause += ", by another process or by the system for lack of memory"
             self._error = EngineDeadError(f"{cause}{_last_words(child.last_lines)}")
         return self._error
 

@@ -147,7 +147,7 @@ async def test_one_that_is_killed_is_started_again_after_a_while() -> None:
         died = await cluster.wait_for(D)
         report = cluster.supervisor.reports[0]
         cause, said = (report.cause or "").split("; ")
-        assert cause.startswith("killed by SIGKILL by another process, or by the system")
+        assert cause.startswith("killed by SIGKILL, by another process or by the system")
         assert said == "it wrote: Fatal Python error: Aborted | where | a | b | c"
         assert report.load is None
         assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 0.2, abs=0.2)
