@@ -174,7 +174,8 @@ class Link:
             except anyio.EndOfStream:
                 self.close("closed by the other side")
             except BROKEN as error:
-                self.close(f"the connection broke: {error.__cause__ or type(error).__name__}")
+                cause = error.__cause__ or error
+                self.close(f"the connection broke: {str(cause) or type(cause).__name__}")
             except WireError as error:
                 self._refuse(error)
             finally:

@@ -17,7 +17,7 @@ from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, dial, serve_links
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Phase
-from triolet.cluster.transport import Address, SocketTransport
+from triolet.cluster.transport import Address, Listener, SocketTransport
 from triolet.errors import JoinError
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +133,49 @@ async def test_many_strangers_do_not_keep_others_out(address: Address) -> None:
         link.close("done")
         for stranger in strangers:
             await stranger.aclose()
+
+
+async def test_a_connection_that_cannot_be_accepted_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingListener:
+        def __init__(self, listener: Listener) -> None:
+            self.address, self.aclose = listener.address, listener.aclose
+            self._accept = listener.accept
+            self._errors = [OSError("Too many open files"), PermissionError("another user")]
+
+        async def accept(self) -> ByteStream:
+            if self._errors:
+                raise self._errors.pop()
+            return await self._accept()
+
+    listener = FailingListener(await TRANSPORT.listen(Address("127.0.0.1")))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve_links, listener, echo, CREDENTIALS)
+        link = await dial(TRANSPORT, listener.address, PEER, CREDENTIALS, timeout=5)
+        tasks.start_soon(link.run)
+        assert await link.receive() == Phase("ENGINE 3")
+        tasks.cancel_scope.cancel()
+    await listener.aclose()
+    assert "no connection accepted: another user" in caplog.text
+    assert "no connection accepted: Too many open files" in caplog.text
+
+
+async def test_a_failing_handler_is_not_hidden(address: Address) -> None:
+    async def fail(peer: Peer, link: Link) -> None:
+        raise ZeroDivisionError
+
+    async def serve() -> None:
+        with pytest.raises(ExceptionGroup) as caught:
+            await serve_links(listener, fail, CREDENTIALS)
+        assert caught.value.subgroup(ZeroDivisionError)
+
+    listener = await TRANSPORT.listen(address)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        link = await dial(TRANSPORT, listener.address, PEER, CREDENTIALS, timeout=5)
+        tasks.start_soon(link.run)
+        with pytest.raises(LinkClosedError):
+            await link.receive()
+    await listener.aclose()
 
 
 async def test_something_else_listening_is_told(address: Address) -> None:

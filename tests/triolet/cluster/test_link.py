@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
 from triolet.cluster import link as link_module
 from triolet.cluster.frames import WireError, encode_frame
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Call, Dead, Phase, Ping, Pong, RemoteError, encode_message
+from triolet.cluster.transport import Address, SocketTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +133,20 @@ async def test_a_cancelled_run_closes_the_connection() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert link.closed_reason == "closed by this side"
+
+
+async def test_a_connection_that_is_reset_says_so() -> None:
+    listener = await SocketTransport().listen(Address("127.0.0.1"))
+    stream = await SocketTransport().connect(listener.address)
+    link = Link(await listener.accept(), name="here")
+    connection = stream.extra(SocketAttribute.raw_socket)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await anyio.aclose_forcefully(stream)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.run)
+        with pytest.raises(LinkClosedError, match=r"the connection broke: .*reset by peer"):
+            await link.receive()
+    await listener.aclose()
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", encode_frame(b"\xc1"), encode_frame(b"\x91\x63")])
