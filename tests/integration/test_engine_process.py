@@ -30,6 +30,8 @@ from triolet.statistics import RankState
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 R, D = RankState.READY, RankState.DOWN
+ONE_LOOP = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For what does not depend on the event loop, and takes seconds."""
 FAKE_ROLE = "tests.triolet.cluster.engines:fake"
 
 
@@ -147,6 +149,7 @@ async def test_a_crash_in_a_step_shows_where_it_was(anyio_backend: str) -> None:
     assert any("engines.py" in line and "__call__" in line for line in cluster.starter.lines)
 
 
+@ONE_LOOP
 async def test_an_engine_that_gives_up_says_why(anyio_backend: str) -> None:
     cluster = Cluster(anyio_backend)
     async with cluster.running() as front_end:
@@ -167,6 +170,7 @@ async def test_a_frozen_engine_is_replaced(anyio_backend: str) -> None:
         await cluster.wait_back()
 
 
+@ONE_LOOP
 async def test_a_step_that_hangs_is_seen_though_the_loop_turns(anyio_backend: str) -> None:
     cluster = Cluster(anyio_backend, engine_stall_timeout=1.5)
     async with cluster.running() as front_end:
@@ -218,6 +222,7 @@ async def test_mistakes_of_the_user_are_the_same_errors_here(
     assert not any("Traceback" in line for line in cluster.starter.lines)
 
 
+@ONE_LOOP
 async def test_a_real_model_computes_there_what_it_computes_here(
     byte_llama: Path, anyio_backend: str
 ) -> None:
