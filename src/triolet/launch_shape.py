@@ -26,7 +26,7 @@ class LaunchShape:
     ``mode``: ``single`` is one process with everything, ``separate`` has one engine process, ``internal``
     spreads requests over all ranks, ``external`` is one rank behind somebody else's load balancer, ``hybrid``
     spreads requests over this machine's ranks, ``headless`` is ranks without HTTP, ``worker`` shares in a
-    rank whose engine is on another machine.
+    rank whose engine is on another machine. ``is_one_process``: HTTP and engine share one.
 
     ``local_ranks`` run here; ``served_ranks`` are those that HTTP servers here send requests to. A rank spans
     ``num_nodes_per_rank`` machines, of which this is number ``node_rank_in_rank``, and has
@@ -37,6 +37,7 @@ class LaunchShape:
     mode: LaunchMode
     num_api_servers: int
     num_ranks: int
+    is_one_process: bool
     local_ranks: range
     served_ranks: range
     tensor_parallel_size: int
@@ -49,11 +50,6 @@ class LaunchShape:
     def remote_ranks(self) -> range:
         """Those served from here that run elsewhere. Ranks here come first, so they are the rest."""
         return self.served_ranks[len(self.local_ranks) :]
-
-    @property
-    def is_one_process(self) -> bool:
-        """Whether HTTP and engine share a process."""
-        return self.mode in ("single", "external") and self.num_api_servers == 1
 
     @property
     def num_local_workers(self) -> int:
@@ -87,9 +83,12 @@ def derive_shape(
         mode = "internal"  # there are no other machines
     has_http = mode not in ("headless", "worker")
     served = range(args.data_parallel_size) if mode == "internal" else local
+    num_api_servers = (num_api_servers or 1) if has_http else 0
+    is_one_process = mode in ("single", "external") and num_api_servers == 1 and not args.separate_engine
     return LaunchShape(
         mode=mode,
-        num_api_servers=(num_api_servers or 1) if has_http else 0,
+        num_api_servers=num_api_servers,
+        is_one_process=is_one_process,
         num_ranks=args.data_parallel_size,
         local_ranks=local,
         served_ranks=served if has_http else range(0),

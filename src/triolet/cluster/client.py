@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
+from triolet.cluster.cluster_client import open_cluster_client
 from triolet.core.control import PauseMode, SleepPart
 from triolet.core.engine_core import load_core
 from triolet.core.service import CoreService
@@ -21,7 +22,7 @@ from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState, RankStatistics
 
-__all__ = ["ClientFactory", "EngineClient", "open_client"]
+__all__ = ["ClientFactory", "EngineClient", "RankRestarter", "open_client"]
 
 
 class EngineClient(Protocol):
@@ -119,17 +120,33 @@ class EngineClient(Protocol):
         ...
 
 
+@runtime_checkable
+class RankRestarter(Protocol):
+    """A client whose engines run in processes that can be replaced."""
+
+    async def restart_rank(self, rank: int, seconds: float) -> None:
+        """Replace the process of a rank, once it has finished its requests, within ``seconds``.
+
+        Return when the new one serves. Raises ConflictError where there is none to replace, EngineDeadError
+        where none comes.
+        """
+        ...
+
+
 ClientFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineClient]
 
 
 def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineClient:
-    """The client that the arguments ask for; nothing is loaded before it runs.
+    """The client that the arguments ask for; nothing is loaded or started before it runs.
 
-    Raises UsageError for a shape of several processes, which nothing starts yet.
+    Raises UsageError for what nothing serves yet, and where a secret is needed and there is none.
     """
     shape = args.launch_shape()
-    if not shape.is_one_process or shape.tensor_parallel_size > 1:
+    if shape.tensor_parallel_size > 1:
         raise UsageError(
-            f"engines in several processes ({shape.mode}) are not supported", param="data_parallel_size"
+            "tensor_parallel_size (--tensor-parallel-size): more than 1 is not supported",
+            param="tensor_parallel_size",
         )
-    return CoreService(partial(load_core, args, files), on_phase=on_phase)
+    if not shape.is_one_process:
+        return open_cluster_client(args, on_phase)
+    return CoreService(partial(load_core, args, files), rank=shape.local_ranks[0], on_phase=on_phase)

@@ -54,7 +54,7 @@ class Head:
         self._credentials = credentials
         self._liveness_timeout = liveness_timeout
         self._nodes: dict[Link, Join] = {}
-        self._node_left = anyio.Event()
+        self._changed = anyio.Event()
         self._drain: Drain | None = None
 
     @property
@@ -62,6 +62,10 @@ class Head:
         """Ranks that no node has."""
         joined = {rank for join in self._nodes.values() for rank in join.ranks}
         return sorted(self._ranks - joined)
+
+    async def wait_changed(self) -> None:
+        """Return once a node has come or gone."""
+        await self._changed.wait()
 
     async def run(self, listener: Listener) -> None:
         """Take nodes in until cancelled."""
@@ -79,7 +83,7 @@ class Head:
         for link in self._nodes:
             link.post(self._drain)
         while self._nodes:
-            await self._node_left.wait()
+            await self._changed.wait()
 
     async def _serve(self, peer: Peer, link: Link) -> None:
         join = None
@@ -95,14 +99,14 @@ class Head:
             await link.send(refusal)
             return
         self._nodes[link] = join
+        self._note_change()
         logger.info("node %s joined with ranks %s", join.node, _listed(join.ranks))
         try:
             link.post(Welcome(self._front_ends))
             await self._follow(link, join)
         finally:
             del self._nodes[link]
-            self._node_left.set()
-            self._node_left = anyio.Event()
+            self._note_change()
 
     async def _wait_until_free(self, join: Join, link: Link) -> None:
         """Give a node that had the ranks before, and may be gone, the time to be missed."""
@@ -110,8 +114,12 @@ class Head:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_answer_pings, link)
                 while self._holder(join) is not None and link.closed_reason is None:
-                    await self._node_left.wait()
+                    await self._changed.wait()
                 tasks.cancel_scope.cancel()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def _follow(self, link: Link, join: Join) -> None:
         """Pass on what a node reports until it is gone."""

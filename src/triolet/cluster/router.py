@@ -66,6 +66,7 @@ class Router:
         self._is_stopped = False
         self._output_arrived = Wakeup()
         self._changed = Wakeup()
+        self._attached = anyio.Event()
         self._sleeps_until = 0.0
 
     # ------------------------------------------------------------------ what it is
@@ -113,6 +114,12 @@ class Router:
                 await self._changed.wait()
             self._dispatcher.expire(anyio.current_time())
             self._hand_on()
+
+    async def wait_serving(self, ranks: Iterable[int]) -> None:
+        """Return once each of ``ranks`` can be given requests, or could before."""
+        for rank in ranks:
+            while rank not in self._calls:
+                await self._attached.wait()
 
     async def stop(self) -> None:
         """Take all requests from their ranks; :meth:`get_outputs` gives what has come, and then nothing."""
@@ -172,6 +179,8 @@ class Router:
         self._first = self._first or ready
         self._dispatcher.attach(link, ready, anyio.current_time())
         self._changed.set()
+        self._attached.set()
+        self._attached = anyio.Event()
         self._hand_on()
 
     async def _bring_into_line(self, ready: Ready, calls: RankCalls) -> None:

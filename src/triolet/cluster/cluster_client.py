@@ -1,0 +1,124 @@
+"""ClusterClient: an ``EngineClient`` with engines in processes of their own, and on other machines.
+
+A :class:`Router` that brings up what it routes to, within the scope of :meth:`ClusterClient.run`.
+This module knows no text and no HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import anyio
+import sniffio
+from anyio.abc import TaskStatus
+
+from triolet.args import EngineArgs
+from triolet.cluster.engine_cluster import EngineCluster, cannot_listen, front_end_places
+from triolet.cluster.front_end import FrontEnd
+from triolet.cluster.joining import Credentials
+from triolet.cluster.processes import ProcessStarter, SubprocessStarter
+from triolet.cluster.router import Router
+from triolet.cluster.shared_options import cluster_secret
+from triolet.cluster.transport import Address, SocketTransport, Transport
+from triolet.core.errors import single_error
+
+__all__ = ["ClusterClient", "launch_credentials", "open_cluster_client"]
+
+SECRET_BYTES = 32
+
+
+class ClusterClient(Router):
+    """Serves requests on the ranks that ``args`` ask for, from this process.
+
+    ``starter``, ``transport``, ``credentials``, ``on_phase``, ``first_generation``: see
+    :class:`EngineCluster`.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        starter: ProcessStarter,
+        transport: Transport,
+        credentials: Credentials,
+        *,
+        on_phase: Callable[[str], None],
+        first_generation: int = 0,
+    ) -> None:
+        shape = args.launch_shape()
+        super().__init__(args, shape.served_ranks)
+        (self._place,) = front_end_places(shape, credentials.random_bytes)
+        self._transport = transport
+        self._credentials = credentials
+        self._liveness_timeout = args.liveness_timeout
+        self._cluster = EngineCluster(
+            args, [self._place], starter, transport, credentials,
+            on_phase=on_phase, first_generation=first_generation,
+        )  # fmt: skip
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Start the engines, report started once those of this machine serve, or one where it has none.
+
+        Raises what :meth:`EngineCluster.run` does.
+
+        Cancellation: kills the engines of this machine.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                for address in self._place.addresses:
+                    await tasks.start(self._listen, address)
+                self._cluster.directory.subscribe(self.update)
+                await tasks.start(self._cluster.run)
+                await tasks.start(super().run)
+                await self.wait_serving(self._cluster.local_ranks)
+                task_status.started()
+        except BaseExceptionGroup as group:
+            error = single_error(group)
+            raise error from error.__cause__
+
+    async def stop(self) -> None:
+        """End all requests, then the engines."""
+        await super().stop()
+        await self._cluster.stop(0)
+
+    async def restart_rank(self, rank: int, seconds: float) -> None:
+        """Replace the process of a rank, once it has finished its requests, within ``seconds``.
+
+        Return when the new one serves. Raises ConflictError where there is none to replace, EngineDeadError
+        where none comes.
+        """
+        await self._cluster.restart(rank, seconds)
+        await self.wait_serving([rank])
+
+    async def _listen(self, address: Address, *, task_status: TaskStatus[Address]) -> None:
+        liveness_timeout = None if address.host is None else self._liveness_timeout
+        front_end = FrontEnd(
+            self, self._transport, address, self._credentials, liveness_timeout=liveness_timeout
+        )
+        try:
+            await front_end.run(task_status=task_status)
+        except OSError as exc:
+            raise cannot_listen(address, exc) from exc
+
+
+def open_cluster_client(args: EngineArgs, on_phase: Callable[[str], None]) -> ClusterClient:
+    """The client that starts real processes, on the event loop that runs here. Raises UsageError."""
+    return ClusterClient(
+        args,
+        SubprocessStarter(backend=sniffio.current_async_library()),
+        SocketTransport(),
+        launch_credentials(args),
+        on_phase=on_phase,
+        first_generation=int(time.time()),
+    )
+
+
+def launch_credentials(args: EngineArgs) -> Credentials:
+    """The secret that all machines know, or one of this launch where there is only this one.
+
+    Raises UsageError where one is needed and there is none.
+    """
+    if args.launch_shape().needs_secret:
+        return Credentials(cluster_secret(args, os.environ), os.urandom)
+    return Credentials(os.urandom(SECRET_BYTES), os.urandom)

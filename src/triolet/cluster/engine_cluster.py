@@ -1,0 +1,225 @@
+"""EngineCluster: the engines behind one or several front ends, wherever they run.
+
+Those of this machine are kept going here, those of other machines join. What is known of all of them is in
+one directory. This module knows no request, and no front end but its address.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskStatus
+
+from triolet.args import EngineArgs
+from triolet.cluster.directory import Directory
+from triolet.cluster.head import Head
+from triolet.cluster.joining import Credentials
+from triolet.cluster.messages import RankReport
+from triolet.cluster.processes import ProcessStarter
+from triolet.cluster.rank_supervisor import RankSupervisor
+from triolet.cluster.shared_options import shared_options
+from triolet.cluster.transport import Address, Listener, Transport
+from triolet.core.errors import single_error
+from triolet.errors import ConflictError, JoinError, UsageError
+from triolet.launch_shape import LaunchShape
+from triolet.statistics import RankState
+
+__all__ = ["EngineCluster", "FrontEndPlace", "cannot_listen", "front_end_places"]
+
+WAITING_SECONDS = 10.0
+"""Between two lines that say which ranks are waited for."""
+LEAVE_PATIENCE = 3.0
+"""Seconds that nodes may take to leave, beyond those that they have to finish requests."""
+
+logger = logging.getLogger("triolet.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndPlace:
+    """Where engines find a front end: those of its machine at ``near``, the others at ``far``."""
+
+    near: Address | None
+    far: Address | None
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where it has to listen."""
+        return tuple(address for address in (self.near, self.far) if address is not None)
+
+
+def front_end_places(shape: LaunchShape, random_bytes: Callable[[int], bytes]) -> tuple[FrontEndPlace, ...]:
+    """The places of all front ends of a shape. No socket is opened that no engine would dial."""
+    launch = random_bytes(8).hex()
+
+    def place(index: int) -> FrontEndPlace:
+        near = Address(name=f"triolet-{launch}-{index}") if shape.local_ranks else None
+        far = Address(shape.head_host, shape.head_port + 1 + index) if shape.remote_ranks else None
+        return FrontEndPlace(near, far)
+
+    return tuple(map(place, range(shape.num_api_servers)))
+
+
+class EngineCluster:
+    """Keeps the engines of ``args`` going for the front ends at ``places``.
+
+    ``starter`` and ``transport`` are how processes and connections are made; ``credentials`` are what engines
+    and nodes prove themselves by. ``on_phase`` is told what is waited for until the engines are ready.
+    ``first_generation``: see :class:`RankSupervisor`.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        places: Sequence[FrontEndPlace],
+        starter: ProcessStarter,
+        transport: Transport,
+        credentials: Credentials,
+        *,
+        on_phase: Callable[[str], None],
+        first_generation: int = 0,
+    ) -> None:
+        shape = args.launch_shape()
+        self.directory = Directory(shape.served_ranks)
+        self._args = args
+        self._shape = shape
+        self._transport = transport
+        self._on_phase = on_phase
+        self._supervisor: RankSupervisor | None = None
+        self._head: Head | None = None
+        if shape.local_ranks:
+            self._supervisor = RankSupervisor(
+                args, shape.local_ranks, starter, secret=credentials.secret, on_report=self._take_report,
+                first_generation=first_generation,
+            )  # fmt: skip
+            self._supervisor.set_topology([str(place.near) for place in places])
+        if shape.remote_ranks:
+            self._head = Head(
+                shape.remote_ranks, self.directory, shared_options(args),
+                [str(place.far) for place in places], credentials, liveness_timeout=args.liveness_timeout,
+            )  # fmt: skip
+        self._was_ready = False
+        self._left = anyio.Event()
+
+    @property
+    def local_ranks(self) -> range:
+        """Those that run on this machine."""
+        return self._shape.local_ranks
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Report started once the engines of this machine are ready, keep all going until :meth:`stop`.
+
+        Raises what :meth:`RankSupervisor.run` does, UsageError where nodes cannot be listened for, JoinError
+        where there are no engines here and none has come in time.
+
+        Cancellation: kills the engines of this machine.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.directory.run)
+                if self._head is not None:
+                    await tasks.start(self._take_nodes_in, self._head)
+                self.directory.subscribe(self._tell_phase)
+                if self._supervisor is not None:
+                    await tasks.start(self._supervisor.run)
+                self._was_ready = True
+                task_status.started()
+                await self._left.wait()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = single_error(group)
+            raise error from error.__cause__
+
+    async def stop(self, seconds: float) -> None:
+        """Have all engines finish their requests within ``seconds`` and end; then :meth:`run` returns."""
+        async with anyio.create_task_group() as tasks:
+            if self._supervisor is not None:
+                tasks.start_soon(self._supervisor.stop, seconds)
+            if self._head is not None:
+                tasks.start_soon(self._dismiss_nodes, self._head, seconds)
+        self._left.set()
+
+    async def restart(self, rank: int, seconds: float) -> None:
+        """Replace the process of a rank, once it has finished its requests, within ``seconds``.
+
+        Raises ConflictError where there is none to replace, EngineDeadError where none comes.
+        """
+        if self._supervisor is None or rank not in self._shape.local_ranks:
+            raise ConflictError(f"engine {rank} runs on another machine: send SIGHUP to its launcher there")
+        logger.info("engine %d is to be restarted", rank)
+        await self._supervisor.restart(rank, seconds)
+
+    # ------------------------------------------------------------------ other machines
+
+    async def _take_nodes_in(self, head: Head, *, task_status: TaskStatus[None]) -> None:
+        listener = await self._listen(Address(self._shape.head_host, self._shape.head_port))
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._await_nodes, head)
+                task_status.started()
+                await head.run(listener)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await listener.aclose()
+
+    async def _listen(self, address: Address) -> Listener:
+        try:
+            return await self._transport.listen(address)
+        except OSError as exc:
+            raise cannot_listen(address, exc) from exc
+
+    async def _await_nodes(self, head: Head) -> None:
+        """Say what is missing until it is there, or the time for it is over."""
+        place = f"{self._shape.head_host}:{self._shape.head_port}"
+        timeout = self._args.cluster_join_timeout
+        with anyio.move_on_after(timeout):
+            while head.missing_ranks:
+                logger.info("waiting at %s for machines with %s", place, _ranks(head.missing_ranks))
+                self._tell_phase(self.directory.reports)
+                with anyio.move_on_after(WAITING_SECONDS):
+                    await head.wait_changed()
+            return
+        said = f"no machine with {_ranks(head.missing_ranks)} has come to {place} within {timeout:g} s"
+        if not self._shape.local_ranks and len(head.missing_ranks) == len(self._shape.remote_ranks):
+            raise JoinError(f"{said} (--cluster-join-timeout), and there are no engines here")
+        logger.warning("%s; going on without, and taking it in whenever it comes", said)
+
+    async def _dismiss_nodes(self, head: Head, seconds: float) -> None:
+        with anyio.move_on_after(seconds + LEAVE_PATIENCE) as patience:
+            await head.drain(seconds)
+        if patience.cancelled_caught:
+            logger.warning("some machines did not leave in time")
+
+    # ------------------------------------------------------------------ news
+
+    def _take_report(self, report: RankReport) -> None:
+        self.directory.update([report])
+
+    def _tell_phase(self, _: tuple[RankReport, ...]) -> None:
+        """Say what is going on until there is something to serve with."""
+        is_any_ready = any(report.state is RankState.READY for report in self.directory.reports)
+        if not ((self._was_ready and is_any_ready) or self._left.is_set()):
+            self._on_phase("; ".join(self._phases()) or "waiting for connections")
+
+    def _phases(self) -> Iterator[str]:
+        for report in self.directory.reports:
+            if report.rank in self._shape.local_ranks and report.state is not RankState.READY:
+                yield f"engine {report.rank}: {report.phase or report.cause or report.state}"
+        missing = [] if self._head is None else self._head.missing_ranks
+        if missing:
+            yield f"waiting for machines with {_ranks(missing)}"
+
+
+def cannot_listen(address: Address, error: OSError) -> UsageError:
+    """What is wrong with an address of ours that other machines are to dial."""
+    return UsageError(
+        f"cannot listen on {address.host} port {address.port} for other machines "
+        f"(--data-parallel-address, --data-parallel-rpc-port): {error.strerror or error}",
+        param="data_parallel_rpc_port",
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
