@@ -1,7 +1,7 @@
-"""LLMEngine: the engine one step at a time, synchronous, in the calling thread.
+"""LLMEngine: the engine one step at a time, synchronous.
 
 For loops of one's own: add requests, call :meth:`LLMEngine.step` while there are unfinished ones. No event
-loop, no thread, no process.
+loop, no thread, no process, unless the options ask for engines in processes of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from triolet.args import EngineArgs
+from triolet.cluster.sync_client import open_step_core
 from triolet.core.control import PauseMode, SleepPart, check_level
-from triolet.core.engine_core import CoreFactory, EngineCore, load_core
+from triolet.core.step_core import StepCore, StepCoreFactory
 from triolet.errors import InvalidRequestError, RequestError
 from triolet.frontend.exclusive import Exclusive
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
@@ -40,7 +41,11 @@ class LLMEngine:
     """
 
     def __init__(
-        self, args: EngineArgs | None = None, *, core_factory: CoreFactory = load_core, **options: Any
+        self,
+        args: EngineArgs | None = None,
+        *,
+        core_factory: StepCoreFactory = open_step_core,
+        **options: Any,
     ) -> None:
         if args is not None and options:
             raise TypeError("give either an EngineArgs or keyword options, not both")
@@ -49,7 +54,7 @@ class LLMEngine:
         on_phase = PhaseLog(logger)
         files = find_model(self.args, on_phase)
         tokenizer, chat_template = load_text(files, self.args)
-        self._core: EngineCore | None = core_factory(self.args, files, on_phase)
+        self._core: StepCore | None = core_factory(self.args, files, on_phase)
         self.inputs = InputProcessor.create(
             self.args,
             tokenizer=tokenizer,
@@ -191,9 +196,7 @@ class LLMEngine:
         if the weights cannot be read: then the engine sleeps on.
         """
         core = self._open_core()
-        parts = core.parts_to_wake(tags)
-        core.restore_memory(parts)
-        core.wake_up(parts)
+        core.wake(tags)
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forget the prefixes computed so far; False, and nothing done, while requests use them.
@@ -217,7 +220,7 @@ class LLMEngine:
     ) -> None:
         self.close()
 
-    def _open_core(self) -> EngineCore:
+    def _open_core(self) -> StepCore:
         self.exclusive.check()
         if self._core is None:
             raise RuntimeError("the engine is closed")
@@ -235,11 +238,11 @@ class LLMEngine:
             self._outputs.add(state)
             self._states[request_id] = state
 
-    def _process(self, core: EngineCore, outputs: Sequence[TokenOutput]) -> list[RequestOutput]:
+    def _process(self, core: StepCore, outputs: Sequence[TokenOutput]) -> list[RequestOutput]:
         processed = self._outputs.process(outputs, time.monotonic())
         return [output for item in processed for output in self._settle(core, item)]
 
-    def _settle(self, core: EngineCore, item: ProcessedOutput) -> list[RequestOutput]:
+    def _settle(self, core: StepCore, item: ProcessedOutput) -> list[RequestOutput]:
         """Tell the core what it has to be told; → the outputs for the caller."""
         for core_id in item.orders.aborts:
             core.abort(core_id)

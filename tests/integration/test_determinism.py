@@ -27,6 +27,7 @@ from tests.integration.determinism import (
 from tests.kernels.cpu.variants import build_if_missing, runs
 
 from triolet import Engine
+from triolet.core.engine_core import EngineCore
 from triolet.llm_engine import LLMEngine
 
 pytestmark = [pytest.mark.slow, pytest.mark.model]
@@ -101,10 +102,10 @@ def test_few_blocks_preempt_and_prefixes_are_found(bench: Bench) -> None:
     """The configurations do what they are there for."""
     with bench.engine(**CONFIGURATIONS["few blocks"]) as engine:
         WAYS["together"](Session(engine), bench.questions)
-        assert engine._core is not None
+        assert isinstance(engine._core, EngineCore)
         assert engine._core.statistics().num_preemptions > 0
     with bench.engine() as engine:
         for _ in range(2):
             WAYS["together"](Session(engine), bench.questions)
-        assert engine._core is not None
+        assert isinstance(engine._core, EngineCore)
         assert engine._core.statistics().num_prefix_hits > 0

@@ -13,6 +13,7 @@ import pytest
 from tests.fakes import FakeRunner, fake_core_factory
 
 from triolet import LLM, EngineArgs, FinishReason, SamplingParams
+from triolet.core.engine_core import EngineCore
 from triolet.errors import EngineDeadError, InvalidRequestError, ModelLoadError, PromptTooLongError
 from triolet.plan import StepPlan
 from triolet.request import RequestOutput
@@ -41,7 +42,7 @@ def check_usable(llm: LLM) -> None:
     """Nothing is left of what was before, and the next call works."""
     assert not llm._engine.has_unfinished_requests()
     core = llm._engine._core
-    assert core is not None
+    assert isinstance(core, EngineCore)
     core.check_integrity()
     assert not core.has_unfinished
     assert core.statistics().num_free_blocks == core.statistics().num_blocks
@@ -331,7 +332,7 @@ class TestRealModel:
     def test_memory_is_back_after_close(self, byte_llama: Path) -> None:
         llm = LLM(str(byte_llama), num_kv_blocks=64, num_threads=1, kernels="reference")
         core = llm._engine._core
-        assert core is not None
+        assert isinstance(core, EngineCore)
         runner = weakref.ref(core._runner)
         del core
         llm.generate("abc", SamplingParams(max_tokens=4))

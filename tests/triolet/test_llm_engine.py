@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import FakeRunner, fake_core_factory
 
 from triolet import EngineArgs, FinishReason, LLMEngine, RequestOutput, SamplingParams
+from triolet.core.engine_core import EngineCore
 from triolet.errors import (
     ConflictError,
     EngineDeadError,
@@ -54,7 +55,7 @@ def check_empty(engine: LLMEngine) -> None:
     assert engine._states == {}
     assert engine.step() == []
     core = engine._core
-    assert core is not None
+    assert isinstance(core, EngineCore)
     core.check_integrity()
     assert core.statistics().num_free_blocks == core.statistics().num_blocks
 

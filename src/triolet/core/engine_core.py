@@ -222,6 +222,12 @@ class EngineCore:
         if level > 0:
             self.release_memory()
 
+    def wake(self, tags: Iterable[SleepPart] | None) -> None:
+        """Restore and wake the parts meant by ``tags``, where one thread does everything."""
+        parts = self.parts_to_wake(tags)
+        self.restore_memory(parts)
+        self.wake_up(parts)
+
     def fall_asleep(self, level: int) -> None:
         """Sleep from here on, a pause being complete; from level 1 on :meth:`release_memory` follows.
 

@@ -221,6 +221,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             self.wait(1.0)
             self.nothing_is_lost()
             assert len(self.under_way()) < num_before, "there is always progress"
+        self.wait(1.0)
         assert self.dispatcher.num_requests == 0
         assert self.dispatcher.next_due() is None
         for link in self.dispatcher.ranks.values():
