@@ -57,9 +57,9 @@ def _listening(args: ServeArgs, shape: LaunchShape) -> Iterator[str]:
         yield f"HTTP on {place}"
     if shape.remote_ranks:
         yield f"other machines join at {shape.head_host}:{shape.head_port}"
-        if shape.num_api_servers > 1:
-            first = shape.head_port + 1
-            yield f"their engines connect to ports {first} to {first + shape.num_api_servers - 1} as well"
+        first, last = shape.head_port + 1, shape.head_port + shape.num_api_servers
+        ports = f"port {first}" if first == last else f"ports {first} to {last}"
+        yield f"their engines connect to {ports} as well"
 
 
 def _elsewhere(args: ServeArgs, shape: LaunchShape) -> Iterator[str]:

@@ -1,14 +1,16 @@
 """``triolet serve [model] [flags]``: the HTTP server in the foreground until SIGTERM or SIGINT.
 
-Knows nothing of HTTP: it makes a ``ServeArgs`` and hands it to :mod:`triolet.web.loop`.
+Knows nothing of HTTP: it makes a ``ServeArgs`` and hands it to whatever serves the shape that these ask for.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Awaitable, Callable
 
 from triolet.args import ServeArgs
 from triolet.cli.console import set_up_access_log, set_up_logging
+from triolet.cli.event_loop import run as run_on_loop
 from triolet.cli.explain import explain
 from triolet.cli.options import add_options, collect_options
 from triolet.errors import UsageError
@@ -56,6 +58,16 @@ def run(namespace: argparse.Namespace) -> int:
     set_up_logging(args.log_level)
     if args.access_log != "off":
         set_up_access_log()
-    from triolet.web.loop import run as run_server
+    return run_on_loop(_serve_of(args), args)
 
-    return run_server(args)
+
+def _serve_of(args: ServeArgs) -> Callable[[ServeArgs], Awaitable[int]]:
+    """What serves these options; nothing is imported that others would need."""
+    shape = args.launch_shape()
+    if shape.mode == "headless":
+        from triolet.cluster.headless import serve_headless
+
+        return serve_headless
+    from triolet.web.serve import serve
+
+    return serve

@@ -6,7 +6,6 @@ This module knows no text and no HTTP.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
@@ -15,18 +14,20 @@ import sniffio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
-from triolet.cluster.engine_cluster import EngineCluster, cannot_listen, front_end_places
+from triolet.cluster.engine_cluster import (
+    EngineCluster,
+    cannot_listen,
+    front_end_places,
+    launch_credentials,
+)
 from triolet.cluster.front_end import FrontEnd
 from triolet.cluster.joining import Credentials
 from triolet.cluster.processes import ProcessStarter, SubprocessStarter
 from triolet.cluster.router import Router
-from triolet.cluster.shared_options import cluster_secret
 from triolet.cluster.transport import Address, SocketTransport, Transport
 from triolet.core.errors import single_error
 
-__all__ = ["ClusterClient", "launch_credentials", "open_cluster_client"]
-
-SECRET_BYTES = 32
+__all__ = ["ClusterClient", "open_cluster_client"]
 
 
 class ClusterClient(Router):
@@ -112,13 +113,3 @@ def open_cluster_client(args: EngineArgs, on_phase: Callable[[str], None]) -> Cl
         on_phase=on_phase,
         first_generation=int(time.time()),
     )
-
-
-def launch_credentials(args: EngineArgs) -> Credentials:
-    """The secret that all machines know, or one of this launch where there is only this one.
-
-    Raises UsageError where one is needed and there is none.
-    """
-    if args.launch_shape().needs_secret:
-        return Credentials(cluster_secret(args, os.environ), os.urandom)
-    return Credentials(os.urandom(SECRET_BYTES), os.urandom)

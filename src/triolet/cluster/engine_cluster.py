@@ -7,6 +7,7 @@ one directory. This module knows no request, and no front end but its address.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,14 +21,16 @@ from triolet.cluster.joining import Credentials
 from triolet.cluster.messages import RankReport
 from triolet.cluster.processes import ProcessStarter
 from triolet.cluster.rank_supervisor import RankSupervisor
-from triolet.cluster.shared_options import shared_options
+from triolet.cluster.shared_options import cluster_secret, shared_options
 from triolet.cluster.transport import Address, Listener, Transport
 from triolet.core.errors import single_error
 from triolet.errors import ConflictError, JoinError, UsageError
 from triolet.launch_shape import LaunchShape
 from triolet.statistics import RankState
 
-__all__ = ["EngineCluster", "FrontEndPlace", "cannot_listen", "front_end_places"]
+__all__ = ["EngineCluster", "FrontEndPlace", "cannot_listen", "front_end_places", "launch_credentials"]
+
+SECRET_BYTES = 32
 
 WAITING_SECONDS = 10.0
 """Between two lines that say which ranks are waited for."""
@@ -60,6 +63,16 @@ def front_end_places(shape: LaunchShape, random_bytes: Callable[[int], bytes]) -
         return FrontEndPlace(near, far)
 
     return tuple(map(place, range(shape.num_api_servers)))
+
+
+def launch_credentials(args: EngineArgs) -> Credentials:
+    """The secret that all machines know, or one of this launch where there is only this one.
+
+    Raises UsageError where one is needed and there is none.
+    """
+    if args.launch_shape().needs_secret:
+        return Credentials(cluster_secret(args, os.environ), os.urandom)
+    return Credentials(os.urandom(SECRET_BYTES), os.urandom)
 
 
 class EngineCluster:
@@ -100,7 +113,8 @@ class EngineCluster:
                 shape.remote_ranks, self.directory, shared_options(args),
                 [str(place.far) for place in places], credentials, liveness_timeout=args.liveness_timeout,
             )  # fmt: skip
-        self._was_ready = False
+        self._was_ready = self._is_leaving = False
+        self._restarting: int | None = None
         self._left = anyio.Event()
 
     @property
@@ -134,6 +148,7 @@ class EngineCluster:
 
     async def stop(self, seconds: float) -> None:
         """Have all engines finish their requests within ``seconds`` and end; then :meth:`run` returns."""
+        self._is_leaving = True
         async with anyio.create_task_group() as tasks:
             if self._supervisor is not None:
                 tasks.start_soon(self._supervisor.stop, seconds)
@@ -148,8 +163,14 @@ class EngineCluster:
         """
         if self._supervisor is None or rank not in self._shape.local_ranks:
             raise ConflictError(f"engine {rank} runs on another machine: send SIGHUP to its launcher there")
+        if self._restarting is not None:
+            raise ConflictError(f"engine {self._restarting} is being restarted: one at a time")
         logger.info("engine %d is to be restarted", rank)
-        await self._supervisor.restart(rank, seconds)
+        self._restarting = rank
+        try:
+            await self._supervisor.restart(rank, seconds)
+        finally:
+            self._restarting = None
 
     # ------------------------------------------------------------------ other machines
 
@@ -200,7 +221,7 @@ class EngineCluster:
     def _tell_phase(self, _: tuple[RankReport, ...]) -> None:
         """Say what is going on until there is something to serve with."""
         is_any_ready = any(report.state is RankState.READY for report in self.directory.reports)
-        if not ((self._was_ready and is_any_ready) or self._left.is_set()):
+        if not ((self._was_ready and is_any_ready) or self._is_leaving):
             self._on_phase("; ".join(self._phases()) or "waiting for connections")
 
     def _phases(self) -> Iterator[str]:

@@ -78,6 +78,14 @@ class HeadlessNode:
             error = single_error(group)
             raise error from error.__cause__
 
+    async def restart(self, seconds: float) -> None:
+        """Replace one engine process after the other, each once it has finished its requests in time.
+
+        Raises ConflictError where one is not ready, EngineDeadError where a new one does not come.
+        """
+        for report in self._directory.reports:
+            await self._supervisor.restart(report.rank, seconds)
+
     async def stop(self, seconds: float) -> None:
         """Have the engines finish their requests within ``seconds``; then :meth:`run` returns."""
         self._is_leaving = True

@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from triolet.cluster.client import EngineClient
+from triolet.cluster.client import EngineClient, RankRestarter
 from triolet.core.control import PauseMode, SleepPart
+from triolet.errors import ConflictError, InvalidRequestError
 from triolet.frontend.request_table import RequestTable
 
 __all__ = ["EngineControl"]
@@ -89,3 +90,33 @@ class EngineControl(ABC):
         """
         client, _ = self._serving()
         return await client.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
+    async def restart_rank(self, rank: int, *, seconds: float = 30.0) -> None:
+        """Replace an engine's process, once it has finished its requests; return when the new one serves.
+
+        It takes no new requests meanwhile, others do. What does not finish within ``seconds`` is ended,
+        unless nothing of it was sent: that is done again elsewhere.
+
+        Raises InvalidRequestError for a rank that there is not, ConflictError where no process can be
+        replaced now, EngineDeadError where the new one does not come.
+        """
+        await self._restarter(rank).restart_rank(rank, seconds)
+
+    async def restart_ranks(self, *, seconds: float = 30.0) -> None:
+        """:meth:`restart_rank` for one after the other."""
+        for rank in self._rank_numbers():
+            await self.restart_rank(rank, seconds=seconds)
+
+    def _rank_numbers(self) -> list[int]:
+        return [statistics.rank for statistics in self._serving()[0].rank_statistics()]
+
+    def _restarter(self, rank: int) -> RankRestarter:
+        client, _ = self._serving()
+        if rank not in self._rank_numbers():
+            numbers = ", ".join(map(str, self._rank_numbers()))
+            raise InvalidRequestError(f"rank: must be one of {numbers}, got {rank}", param="rank")
+        if not isinstance(client, RankRestarter):
+            raise ConflictError(
+                "the engine runs in this very process; --separate-engine gives it one of its own"
+            )
+        return client

@@ -21,11 +21,11 @@ from triolet.web.generation import require_serving
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 
-__all__ = ["CONTROL_ENDPOINTS", "AbortBody", "add_control_routes"]
+__all__ = ["CONTROL_ENDPOINTS", "AbortBody", "RestartBody", "add_control_routes"]
 
 CONTROL_ENDPOINTS = frozenset({
     "pause", "resume", "is_paused", "sleep", "wake_up", "is_sleeping", "reset_prefix_cache",
-    "abort_requests", "drain",
+    "abort_requests", "drain", "restart_rank",
 })  # fmt: skip
 LONGEST_WAIT = 3600.0
 MAX_EMPTY_BODY = 4096
@@ -35,6 +35,13 @@ class AbortBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """``POST /abort_requests``: ids of answers or of requests (``X-Request-Id``), or all of them."""
 
     request_ids: Annotated[list[str], Meta(min_length=1)] | Literal["all"]
+
+
+class RestartBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """``POST /restart_rank``: which engine, and how many seconds its requests may take to finish."""
+
+    rank: Annotated[int, Meta(ge=0)]
+    timeout: Annotated[float, Meta(ge=0, le=LONGEST_WAIT)] = 30.0
 
 
 def add_control_routes(
@@ -60,6 +67,13 @@ def add_control_routes(
         ids = admission.engine_ids(None if body.request_ids == "all" else set(body.request_ids))
         await engine.abort(ids)
         return json_response({"status": "aborted", "num_aborted": len(ids)})
+
+    @blueprint.post("/restart_rank")
+    async def restart_rank() -> Response:
+        body = decode_json(await read_body(request, max_bytes=settings.max_body_bytes), RestartBody)
+        require_serving(engine)
+        await engine.restart_rank(body.rank, seconds=body.timeout)
+        return json_response({"status": "restarted", "rank": body.rank})
 
     @blueprint.post("/drain")
     async def drain() -> Response:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from triolet.core.control import PauseMode, SleepPart
-from triolet.web.control_api import AbortBody
+from triolet.web.control_api import AbortBody, RestartBody
 from triolet.web.schema import ChatBody, CompletionBody
 from triolet.web.tokens_api import DetokenizeBody, TokenizeBody
 from triolet.web.unserved_api import UNSERVED
@@ -115,6 +115,10 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "/abort_requests", "End requests, by the ids of their answers or their X-Request-Id.", "control",
         body=AbortBody, example={"request_ids": "all"},
+    ),
+    _post(
+        "/restart_rank", "Replace the process of an engine, once it has finished its requests.", "control",
+        body=RestartBody, example={"rank": 0},
     ),
     _post(
         "/drain", "Take no new work from here on.", "control",

@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
-from triolet.errors import UsageError
+from triolet.errors import TrioletError, UsageError
 from triolet.web.app import create_app
 from triolet.web.auth import key_option
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
@@ -168,17 +168,32 @@ class Server:
             self._is_http_closed.set()
 
     async def _watch_signals(self, group: anyio.abc.TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if not self._args.launch_shape().is_one_process:
+            numbers.append(signal.SIGHUP)
+        with anyio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             await self._on_signals(signals, group)
 
     async def _on_signals(self, signals: AsyncIterator[signal.Signals], group: anyio.abc.TaskGroup) -> None:
         is_first = True
         async for number in signals:
+            if number == signal.SIGHUP:
+                group.start_soon(self._restart_ranks)
+                continue
             if not is_first or self._is_leaving:
                 self._exit_now(128 + number)
             is_first = False
             group.start_soon(self.drain)
+
+    async def _restart_ranks(self) -> None:
+        """Replace one engine process after the other, as SIGHUP asks for."""
+        try:
+            await self._engine.restart_ranks(seconds=self._args.shutdown_timeout)
+        except TrioletError as error:
+            logger.error("the engines are not restarted: %s", error)
+        else:
+            logger.info("all engines are restarted")
 
     def _announce_ready(self) -> None:
         model = self._engine.model_names[0]

@@ -10,7 +10,7 @@ import pytest
 from tests.triolet.cluster.clusters import FakeEngines, RunningClient
 
 from triolet.args import EngineArgs
-from triolet.cluster.cluster_client import launch_credentials
+from triolet.cluster.engine_cluster import launch_credentials
 from triolet.cluster.shared_options import SECRET_VARIABLE
 from triolet.errors import ConflictError, EngineDeadError, ModelLoadError, OverloadedError, UsageError
 from triolet.request import FinishReason

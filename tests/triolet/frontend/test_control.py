@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from tests.fakes import FakeRunner, fake_client
 
 from triolet import Engine, FinishReason, SamplingParams
-from triolet.errors import InvalidRequestError, OverloadedError
+from triolet.errors import ConflictError, InvalidRequestError, OverloadedError
 from triolet.frontend.stream import RequestStream
 from triolet.request import RequestOptions
 
@@ -152,3 +153,34 @@ async def test_a_late_request_has_what_there_is(engine: Engine, runner: FakeRunn
     assert end is FinishReason.TIMEOUT
     runner.gate.set()
     assert engine.statistics().outcomes == {"timeout": 1}
+
+
+async def test_an_engine_in_this_process_cannot_be_replaced(engine: Engine) -> None:
+    with pytest.raises(InvalidRequestError, match="rank: must be one of 0, got 1") as caught:
+        await engine.restart_rank(1)
+    assert caught.value.param == "rank"
+    for restart in (engine.restart_rank(0), engine.restart_ranks()):
+        with pytest.raises(ConflictError, match="--separate-engine gives it one of its own"):
+            await restart
+
+
+class Restartable:
+    """Adds to a client what those with processes have."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.restarts: list[tuple[int, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def restart_rank(self, rank: int, seconds: float) -> None:
+        self.restarts.append((rank, seconds))
+
+
+async def test_engines_in_processes_are_replaced(engine: Engine) -> None:
+    client = Restartable(engine._client)
+    engine._client = client  # type: ignore[assignment]
+    await engine.restart_rank(0, seconds=2.0)
+    await engine.restart_ranks()
+    assert client.restarts == [(0, 2.0), (0, 30.0)]

@@ -41,3 +41,9 @@ class FakeControl:
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         self._called("reset_prefix_cache", reset_running_requests)
         return reset_running_requests
+
+    async def restart_rank(self, rank: int, *, seconds: float = 30.0) -> None:
+        self._called("restart_rank", rank, seconds)
+
+    async def restart_ranks(self, *, seconds: float = 30.0) -> None:
+        self._called("restart_ranks", seconds)

@@ -166,3 +166,17 @@ async def test_a_drain_takes_no_new_work_and_waits_if_asked_to(anyio_backend_nam
         engine.release()
         drain = await running.client.post("/drain?wait=10", headers=ADMIN)
         assert drain.json() == {"status": "drained"}
+
+
+async def test_a_rank_is_restarted(anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        for body, seconds in (({"rank": 1}, 30.0), ({"rank": 1, "timeout": 5}, 5.0)):
+            answer = await running.client.post("/restart_rank", json=body, headers=ADMIN)
+            assert (answer.status_code, answer.json()) == (200, {"status": "restarted", "rank": 1})
+            assert engine.calls[-1] == ("restart_rank", 1, seconds)
+        wrong = await running.client.post("/restart_rank", json={"rank": -1}, headers=ADMIN)
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "rank")
+        engine.conflict = ConflictError("engine 0 is starting")
+        busy = await running.client.post("/restart_rank", json={"rank": 0}, headers=ADMIN)
+        assert busy.status_code == 409

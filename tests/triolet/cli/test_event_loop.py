@@ -9,11 +9,11 @@ import pytest
 import sniffio
 
 from triolet.args import ServeArgs
-from triolet.web import loop
+from triolet.cli import event_loop
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_the_server_runs_on_the_loop_asked_for(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_runs_on_the_loop_asked_for(backend: Any) -> None:
     ran: list[tuple[str, float]] = []
 
     async def serve(args: ServeArgs) -> int:
@@ -21,9 +21,8 @@ def test_the_server_runs_on_the_loop_asked_for(backend: Any, monkeypatch: pytest
         return 7
 
     before = sys.getswitchinterval()
-    monkeypatch.setattr(loop, "serve", serve)
     try:
-        assert loop.run(ServeArgs(backend=backend)) == 7
+        assert event_loop.run(serve, ServeArgs(backend=backend)) == 7
     finally:
         sys.setswitchinterval(before)
-    assert ran == [(backend, pytest.approx(loop.SWITCH_INTERVAL_SECONDS))]
+    assert ran == [(backend, pytest.approx(event_loop.SWITCH_INTERVAL_SECONDS))]

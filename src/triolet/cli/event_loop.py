@@ -1,4 +1,4 @@
-"""Runs the server on the event loop that was asked for: asyncio, on uvloop where it is installed, or Trio.
+"""Runs a server on the event loop that was asked for: asyncio, on uvloop where it is installed, or Trio.
 
 What a library may not do to its process is done here: the interpreter's switch interval is lowered.
 """
@@ -6,12 +6,12 @@ What a library may not do to its process is done here: the interpreter's switch 
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 
 import anyio
 
 from triolet.args import ServeArgs
 from triolet.core.loop import backend_options
-from triolet.web.serve import serve
 
 __all__ = ["run"]
 
@@ -19,7 +19,7 @@ SWITCH_INTERVAL_SECONDS = 1e-4
 """With Python's own 5 ms, a busy event loop delays each of the many operations in a step by that much."""
 
 
-def run(args: ServeArgs) -> int:
-    """Serve until told to stop; the exit code. Raises :class:`UsageError` for a port that is taken."""
+def run(serve: Callable[[ServeArgs], Awaitable[int]], args: ServeArgs) -> int:
+    """Run ``serve(args)``, which serves until told to stop; its exit code. Raises what it raises."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     return anyio.run(serve, args, backend=args.backend, backend_options=backend_options(args.backend))
