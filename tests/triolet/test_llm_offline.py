@@ -180,7 +180,7 @@ def test_what_only_pooling_models_do_is_refused_with_what_to_call(llm: LLM, name
 
 def test_options_of_other_engines(byte_model: Path, runner: FakeRunner) -> None:
     with pytest.raises(UsageError, match="data_parallel_size"):
-        make(byte_model, runner, data_parallel_size=2)
+        make(byte_model, runner, data_parallel_size=0)
     with pytest.warns(DeprecationWarning, match="swap_space"):
         make(byte_model, runner, swap_space=4, compilation_config=3).close()
 

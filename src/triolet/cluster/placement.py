@@ -18,7 +18,7 @@ from triolet.request import Request
 
 __all__ = ["REQUEST_COST", "Placement", "PrefixAffinity", "PrefixKey", "RankBurden"]
 
-REQUEST_COST = 64
+REQUEST_COST = 128
 """Tokens of prompts that cost as much as having one more request to generate for."""
 
 PREFIX_LENGTHS = (64, 16, 4, 1)

@@ -71,7 +71,6 @@ def engine_options(options: Mapping[str, Any]) -> dict[str, Any]:
             DeprecationWarning,
             stacklevel=3,
         )
-    _check_data_parallel_size(left.pop("data_parallel_size", 1))
     _check_num_workers(left.pop("renderer_num_workers", 1))
     compilation = _normalized(CompilationConfig, "compilation_config", left.pop("compilation_config", None))
     _normalized(KVTransferConfig, "kv_transfer_config", left.pop("kv_transfer_config", None))
@@ -87,20 +86,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
         close = get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else "; remove it"
         raise UsageError(f"{name}: there is no such option here{hint}", param=name)
-
-
-def _check_data_parallel_size(size: object) -> None:
-    if size == 1 and not isinstance(size, bool):
-        return
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise UsageError(
-            f"data_parallel_size: must be an integer of 1 or more, got {size!r}", param="data_parallel_size"
-        )
-    raise UsageError(
-        f"data_parallel_size: {size} engines do not fit into one process; start {size} processes with one "
-        "LLM each and give each its share of the prompts, or one server for each behind a load balancer",
-        param="data_parallel_size",
-    )
 
 
 def _check_num_workers(num_workers: object) -> None:

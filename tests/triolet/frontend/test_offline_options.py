@@ -21,17 +21,8 @@ def test_swap_space_is_dropped_with_a_warning() -> None:
     assert options == {"swap_space": 4, "seed": 1}, "the caller's own"
 
 
-def test_several_engines_in_one_process_are_refused_with_the_way_out() -> None:
-    assert engine_options({"data_parallel_size": 1}) == {}
-    with pytest.raises(UsageError, match=r"data_parallel_size: 4 .* start 4 processes") as caught:
-        engine_options({"data_parallel_size": 4})
-    assert caught.value.param == "data_parallel_size"
-
-
-@pytest.mark.parametrize("size", [0, -1, "2", True, 1.5], ids=repr)
-def test_a_size_that_is_none(size: object) -> None:
-    with pytest.raises(UsageError, match="data_parallel_size: must be"):
-        engine_options({"data_parallel_size": size})
+def test_several_engines_are_an_option_like_others() -> None:
+    assert engine_options({"data_parallel_size": 4}) == {"data_parallel_size": 4}
 
 
 def test_workers_that_would_do_nothing_are_warned_of() -> None:
