@@ -1,0 +1,119 @@
+"""Where clients ask a front end, in its process: the part that HTTP plays in production.
+
+What they want goes into a tray, which a task of the process takes from, so that a stopped process does not
+hear of it. When the process ends, its clients find their connections closed.
+
+This module knows nothing of engines but their ``EngineClient``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+from tests.simulation.tickets import Ticket, WrongError
+
+from triolet.cluster.client import EngineClient
+from triolet.core.loop import Wakeup
+from triolet.errors import RequestError, TrioletError
+
+__all__ = ["Control", "Desk"]
+
+Control = Callable[[EngineClient], Awaitable[object]]
+
+
+class Desk:
+    """``tickets`` are those of requests that the engine client has, by their ids."""
+
+    def __init__(self, client: EngineClient, name: str, trace: Callable[..., None]) -> None:
+        self.client, self.name = client, name
+        self.tickets: dict[int, Ticket] = {}
+        self.is_closed = False
+        self._tray: deque[tuple[str, Ticket | Control]] = deque()
+        self._arrived = Wakeup()
+        self._trace = trace
+        self.problems: list[str] = []
+
+    # ------------------------------------------------------------------ what clients do
+
+    def ask(self, ticket: Ticket) -> None:
+        self._put("ask", ticket)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The client does not want it any more."""
+        ticket.end("left")
+        self._put("leave", ticket)
+
+    def control(self, control: Control) -> None:
+        """Ask for something else than tokens, such as a pause."""
+        self._put("control", control)
+
+    def _put(self, kind: str, item: Ticket | Control) -> None:
+        if self.is_closed:
+            if isinstance(item, Ticket) and item.outcome is None:
+                item.end("lost", f"{self.name} is gone")
+            return
+        self._tray.append((kind, item))
+        self._arrived.set()
+
+    def close(self, cause: str) -> None:
+        """The process has ended, or is about to."""
+        self.is_closed = True
+        left = [item for _, item in self._tray if isinstance(item, Ticket)]
+        for ticket in (*self.tickets.values(), *left):
+            if ticket.outcome is None:
+                ticket.end("lost", cause)
+        self.tickets.clear()
+        self._tray.clear()
+
+    # ------------------------------------------------------------------ what the process does
+
+    async def run(self) -> None:
+        """Serve the clients until cancelled, or the engine client has stopped."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._hand_out)
+                while True:
+                    while self._tray:
+                        kind, item = self._tray.popleft()
+                        if isinstance(item, Ticket):
+                            self._serve(kind, item)
+                        else:
+                            tasks.start_soon(self._call, item)
+                    await self._arrived.wait()
+        finally:
+            self.close(f"{self.name} has shut down")
+
+    def _serve(self, kind: str, ticket: Ticket) -> None:
+        request_id = ticket.request.request_id
+        if kind == "leave":
+            if self.tickets.pop(request_id, None) is not None:
+                self.client.abort(request_id)
+        elif ticket.outcome is None:
+            try:
+                self.client.add(ticket.request)
+            except RequestError as exc:
+                ticket.end("refused", f"{type(exc).__name__}: {exc}")
+            else:
+                self.tickets[request_id] = ticket
+
+    async def _hand_out(self) -> None:
+        while outputs := await self.client.get_outputs():
+            for output in outputs:
+                ticket = self.tickets.get(output.request_id)
+                if ticket is None or ticket.outcome == "left":
+                    continue
+                try:
+                    ticket.take(output)
+                except WrongError as exc:
+                    self.problems.append(str(exc))
+                if output.finish_reason is not None:
+                    self.tickets.pop(output.request_id, None)
+
+    async def _call(self, control: Control) -> None:
+        try:
+            result: object = await control(self.client)
+        except (TrioletError, RuntimeError) as exc:
+            result = exc
+        self._trace("control", self.name, repr(result))

@@ -1,0 +1,109 @@
+"""What goes wrong, done to a world.
+
+This module knows nothing of what must hold nevertheless.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import anyio
+from tests.simulation.desk import Desk
+from tests.simulation.processes import VirtualProcess
+from tests.simulation.roles import Launcher
+from tests.simulation.scenarios import ENGINE_FAULTS, Fault
+from tests.simulation.world import ENGINE, World
+
+from triolet.core.control import PauseMode
+from triolet.errors import ModelLoadError
+
+__all__ = ["Faults"]
+
+MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep")
+
+
+class Faults:
+    """Does to ``world`` what its scenario says, each at its time, and undoes it when that is over."""
+
+    def __init__(self, world: World, launcher: Launcher) -> None:
+        self._world, self._launcher = world, launcher
+
+    async def run(self) -> None:
+        """Return when all is over and nothing is wrong any more, but for what the cluster has to mend."""
+        start = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            for fault in self._world.scenario.faults:
+                await anyio.sleep(start + fault.at - anyio.current_time())
+                self._world.trace("fault", fault.kind, fault.choice, fault.seconds)
+                tasks.start_soon(self._do, fault)
+        self._world.next_steps.clear()
+        self._world.failing_loads.clear()
+        self._world.num_failing_starts = 0
+        self._world.allow_aborts(False)
+
+    async def _do(self, fault: Fault) -> None:
+        if fault.kind in ENGINE_FAULTS:
+            engines = self._world.processes(ENGINE)
+            if engines:
+                await self._do_to_engine(fault, engines[fault.choice % len(engines)])
+        elif fault.kind in ("pause", "sleep", "stall", "reset cache", "statistics"):
+            desks = [desk for desk in self._world.desks if not desk.is_closed]
+            if desks:
+                await self._do_to_front_end(fault, desks[fault.choice % len(desks)])
+        else:
+            await self._do_to_rank(fault, fault.choice % self._world.scenario.num_ranks)
+
+    async def _do_to_engine(self, fault: Fault, process: VirtualProcess) -> None:
+        self._world.disturb(fault.seconds)
+        match fault.kind:
+            case "kill":
+                process.kill()
+            case "stop":
+                await self._stop(process, fault.seconds)
+            case "slow":
+                self._world.slow_until[process.pid] = anyio.current_time() + fault.seconds
+            case kind:
+                self._world.next_steps[process.pid] = kind
+
+    async def _do_to_rank(self, fault: Fault, rank: int) -> None:
+        world = self._world
+        match fault.kind:
+            case "restart":
+                world.allow_aborts(True)
+                self._launcher.desk.control(lambda _: self._launcher.supervisor.restart(rank, fault.seconds))
+            case "fail to load":
+                error = ModelLoadError("cut short") if fault.choice % 2 else RuntimeError("no memory")
+                world.failing_loads[rank].append(error)
+            case "fail to start":
+                world.num_failing_starts += 1
+        for process in world.processes(f"{ENGINE}{rank}") if fault.kind.startswith("fail") else ():
+            process.kill()
+        world.disturb(fault.seconds)
+        await anyio.sleep(fault.seconds)
+
+    async def _do_to_front_end(self, fault: Fault, desk: Desk) -> None:
+        mode = MODES[fault.choice % 3]
+        match fault.kind:
+            case "stall":
+                self._world.disturb(fault.seconds)
+                for process in self._world.processes(desk.name):
+                    await self._stop(process, fault.seconds)
+            case "pause":
+                self._world.allow_aborts(mode == "abort" or self._world.aborting)
+                desk.control(lambda client: client.pause(mode))
+                await anyio.sleep(fault.seconds)
+                desk.control(lambda client: client.resume())
+            case "sleep":
+                self._world.allow_aborts(mode == "abort" or self._world.aborting)
+                desk.control(lambda client: client.sleep(1, mode))
+                await anyio.sleep(fault.seconds)
+                desk.control(lambda client: client.wake_up())
+            case "reset cache":
+                desk.control(lambda client: client.reset_prefix_cache())
+            case "statistics":
+                desk.control(lambda client: client.refresh_statistics())
+
+    async def _stop(self, process: VirtualProcess, seconds: float) -> None:
+        process.send_signal(signal.SIGSTOP)
+        await anyio.sleep(seconds)
+        process.send_signal(signal.SIGCONT)

@@ -1,0 +1,143 @@
+"""What happens in one simulation, drawn from a seed: the cluster, its clients, and what goes wrong when.
+
+This module knows nothing of how any of it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.simulation.engine import MAX_MODEL_LEN
+
+from triolet.request import RequestOptions
+
+__all__ = ["ClientPlan", "Fault", "Scenario", "draw_scenario"]
+
+PROMPT_VOCABULARY = 1000
+ENGINE_FAULTS = ("kill", "stop", "crash", "segfault", "hang", "out of memory", "slow")
+"""Of one engine process, or of its next step."""
+RANK_FAULTS = ("fail to load", "fail to start", "restart")
+LINK_FAULTS = ("cut", "block", "block one way", "slow")
+FRONT_FAULTS = ("pause", "sleep", "stall", "reset cache", "statistics")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlan:
+    """A request and what its client does: leaves after ``leaves_after`` seconds, if it does.
+
+    The last token of a prompt is the client's number, so that no two prompts are alike.
+    """
+
+    arrives: float
+    prompt: tuple[int, ...]
+    max_tokens: int
+    options: RequestOptions
+    leaves_after: float | None = None
+
+    @property
+    def number(self) -> int:
+        return self.prompt[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``choice`` says of which engine, rank, host or front end; ``seconds`` how long it lasts."""
+
+    at: float
+    kind: str
+    choice: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """``args`` are options of the engine. ``end``: how the whole comes to its end, after ``duration``."""
+
+    seed: int
+    num_ranks: int
+    args: dict[str, Any]
+    delay: tuple[float, float]
+    load_seconds: float
+    step_seconds: tuple[float, float]
+    clients: tuple[ClientPlan, ...]
+    faults: tuple[Fault, ...]
+    begins_ready: bool
+    end: str
+    drain_seconds: float
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The one that belongs to a seed."""
+    random = Random(seed)
+    seconds = random.choice((2.0, 4.0, 8.0))
+    step = random.choice((0.02, 0.05, 0.1))
+    return Scenario(
+        seed=seed,
+        num_ranks=random.choice((1, 1, 2, 2, 3, 4)),
+        args={
+            "block_size": 8,
+            "max_num_seqs": random.choice((1, 2, 4)),
+            "max_num_queued_requests": random.choice((2, 16, 1024)),
+            "max_num_queued_tokens": random.choice((200, 2**20)),
+            "engine_stall_timeout": random.choice((2.0, 4.0)),
+            "engine_restart_budget": random.choice((1, 10, 10, 10)),
+            "liveness_timeout": 2.0,
+        },
+        delay=random.choice(((0.000_1, 0.001), (0.001, 0.02), (0.01, 0.3))),
+        load_seconds=random.choice((0.2, 1.0)),
+        step_seconds=(step / 2, step),
+        clients=_draw_clients(random, seconds),
+        faults=_draw_faults(random, seconds),
+        begins_ready=random.random() < 0.8,
+        end=random.choice(("drain", "drain", "kill", "second signal")),
+        drain_seconds=random.choice((0.0, 0.3, 5.0)),
+    )
+
+
+def _draw_clients(random: Random, seconds: float) -> tuple[ClientPlan, ...]:
+    prefixes = [tuple(random.randrange(PROMPT_VOCABULARY) for _ in range(40)) for _ in range(2)]
+    burst = random.choice((None, random.uniform(0, seconds)))
+    plans = [_draw_client(random, seconds, prefixes, burst, i) for i in range(random.randint(4, 24))]
+    return tuple(sorted(plans, key=lambda plan: plan.arrives))
+
+
+def _draw_client(
+    random: Random, seconds: float, prefixes: list[tuple[int, ...]], burst: float | None, number: int
+) -> ClientPlan:
+    prompt = tuple(random.randrange(PROMPT_VOCABULARY) for _ in range(random.choice((1, 5, 30, 150))))
+    if random.random() < 0.3:
+        prompt = random.choice(prefixes) + prompt
+    max_tokens = random.choice((1, 3, 8, 16))
+    if random.random() < 0.02:
+        prompt = prompt * (MAX_MODEL_LEN // len(prompt) + 1)
+    timeouts: dict[str, Any] = {
+        name: random.uniform(0.05, seconds)
+        for name in ("queue_timeout", "first_token_timeout", "timeout")
+        if random.random() < 0.1
+    }
+    return ClientPlan(
+        arrives=random.uniform(0, seconds) if burst is None else burst,
+        prompt=(*prompt, number),
+        max_tokens=max_tokens,
+        options=RequestOptions(
+            data_parallel_rank=random.randrange(5) if random.random() < 0.1 else None, **timeouts
+        ),
+        leaves_after=random.expovariate(1 / 0.5) if random.random() < 0.2 else None,
+    )
+
+
+def _draw_faults(random: Random, seconds: float) -> tuple[Fault, ...]:
+    kinds = ENGINE_FAULTS + RANK_FAULTS + FRONT_FAULTS + LINK_FAULTS
+    chosen = random.sample(kinds, random.randint(1, 4))
+    faults = [
+        Fault(
+            random.uniform(0, seconds),
+            random.choice(chosen),
+            random.randrange(1000),
+            random.choice((0.1, 0.5, 2.5, 6.0)),
+        )
+        for _ in range(random.choice((0, 1, 2, 3, 5)))
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.at))

@@ -1,0 +1,157 @@
+"""One simulation, from a seed to its verdict.
+
+This module knows nothing of what a cluster is made of.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import redirect_stderr
+from io import StringIO
+
+import anyio
+from anyio.abc import TaskGroup
+from tests.simulation.faults import Faults
+from tests.simulation.invariants import check_always, check_gone, what_is_missing
+from tests.simulation.loop import run_seeded
+from tests.simulation.processes import VirtualProcess
+from tests.simulation.roles import Launcher
+from tests.simulation.scenarios import ClientPlan, Scenario, draw_scenario
+from tests.simulation.world import Event, World
+
+from triolet.request import RequestOptions
+
+__all__ = ["SimulationError", "simulate"]
+
+CHECK_SECONDS = 0.5
+RECOVERY_SECONDS = 150.0
+"""Longest pause before a restart, and loading, and the time to notice; twice."""
+MOST_SECONDS = 1000.0
+END_SECONDS = 2.0
+NUM_LAST_CLIENTS = 3
+
+
+class SimulationError(AssertionError):
+    """Something that must hold does not. ``events`` is what happened until then."""
+
+    def __init__(self, problem: str, events: list[Event]) -> None:
+        super().__init__(problem)
+        self.events = events
+
+
+def simulate(seed: int) -> list[Event]:
+    """Run the scenario that belongs to a seed; what happened. Raises SimulationError."""
+    scenario = draw_scenario(seed)
+    worlds: list[World] = []
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            world = World(scenario, tasks)
+            worlds.append(world)
+            try:
+                with anyio.fail_after(MOST_SECONDS):
+                    await _Simulation(world, tasks).run()
+            finally:
+                world.end_all()
+            tasks.cancel_scope.cancel()
+
+    try:
+        with redirect_stderr(StringIO()):
+            run_seeded(seed, main)
+        worlds[0].raise_problems()
+    except Exception as exc:
+        raise SimulationError(f"{type(exc).__name__}: {exc}", worlds[0].events) from exc
+    return worlds[0].events
+
+
+class _Simulation:
+    def __init__(self, world: World, tasks: TaskGroup) -> None:
+        self._world, self._tasks = world, tasks
+        self._launcher: Launcher
+        self._process: VirtualProcess
+
+    @property
+    def _scenario(self) -> Scenario:
+        return self._world.scenario
+
+    async def run(self) -> None:
+        world = self._world
+        world.machines.on_end.append(world.note_end)
+        self._process = world.machines.start("launcher", "head", self._launch)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._check)
+            await self._wait_until_ready()
+            async with anyio.create_task_group() as happenings:
+                for plan in self._scenario.clients:
+                    happenings.start_soon(world.client, plan)
+                await Faults(world, self._launcher).run()
+                await self._recover()
+            if world.problems:
+                self._process.kill()
+            elif self._process.status is None:
+                await self._end()
+            else:
+                self._check_failure()
+            tasks.cancel_scope.cancel()
+        await anyio.sleep(END_SECONDS)
+        check_gone(world)
+
+    async def _launch(self, process: VirtualProcess) -> int:
+        self._launcher = Launcher(self._world, process)
+        return await self._launcher.run()
+
+    async def _wait_until_ready(self) -> None:
+        with anyio.move_on_after(CHECK_SECONDS):
+            await self._process.wait()
+        if self._scenario.begins_ready:
+            await self._recover()
+
+    async def _check(self) -> None:
+        while True:
+            check_always(self._world)
+            await anyio.sleep(CHECK_SECONDS)
+
+    async def _recover(self) -> None:
+        """Nothing goes wrong any more: soon all is as it should be."""
+        deadline = anyio.current_time() + RECOVERY_SECONDS
+        while self._process.status is None:
+            missing = what_is_missing(self._world, self._scenario.num_ranks)
+            if not missing:
+                self._world.trace("recovered")
+                return
+            if anyio.current_time() > deadline:
+                self._world.note_problem(f"not recovered: {'; '.join(missing)}")
+                return
+            await anyio.sleep(CHECK_SECONDS)
+
+    def _check_failure(self) -> None:
+        """The launcher has ended by itself: only where engines died more often than they may."""
+        world = self._world
+        budget = self._scenario.args["engine_restart_budget"]
+        is_spent = max(world.num_deaths.values(), default=0) > budget
+        is_first_load = len(world.loaded_ranks) < self._scenario.num_ranks
+        if self._process.status != 1 or not (is_spent or is_first_load):
+            world.note_problem(f"{self._process!r} ended with {self._process.status}")
+
+    async def _end(self) -> None:
+        """End the cluster while there is something to do."""
+        world, scenario = self._world, self._scenario
+        world.trace("end", scenario.end)
+        world.allow_aborts(True)
+        (desk,) = world.desks
+        for index in range(NUM_LAST_CLIENTS):
+            number = len(scenario.clients) + index
+            plan = ClientPlan(0.0, (1, 2, 3, number), 8, RequestOptions())
+            self._tasks.start_soon(world.ask, plan, desk)
+        await anyio.sleep(world.random.choice((0.01, 0.1, 1.0)))
+        if scenario.end == "kill":
+            self._process.kill()
+            return
+        self._process.send_signal(signal.SIGTERM)
+        if scenario.end == "second signal":
+            await anyio.sleep(world.random.uniform(0, 0.5))
+            self._process.send_signal(signal.SIGTERM)
+        with anyio.fail_after(scenario.drain_seconds + 4.0):
+            status = await self._process.wait()
+        if status not in (0, -signal.SIGTERM):
+            world.note_problem(f"{self._process!r} ended with {status}")

@@ -1,0 +1,161 @@
+"""A cluster, its clients and what befalls it: one simulation from its start to an end that leaves nothing.
+
+The cluster is made of production classes (see :mod:`tests.simulation.roles`). What must hold is checked all
+the while (:mod:`tests.simulation.invariants`).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from tests.simulation.desk import Desk
+from tests.simulation.network import Network
+from tests.simulation.processes import Machines, VirtualProcess
+from tests.simulation.scenarios import ClientPlan, Scenario
+from tests.simulation.tickets import Ticket, WrongError
+
+from triolet.request import Request
+
+__all__ = ["ENGINE", "SECRET", "Event", "World", "rank_of"]
+
+SECRET = b"known to all of the launch"
+Event = tuple[float, str, tuple[Any, ...]]
+"""When, what, and more about it."""
+ENGINE = "engine "
+
+
+def rank_of(name: str) -> int:
+    """The rank whose engine process is called so."""
+    return int(name.removeprefix(ENGINE))
+
+
+class World:
+    """All there is in one simulation. ``trace`` is what has happened in it, ``desks`` the front ends."""
+
+    def __init__(self, scenario: Scenario, tasks: TaskGroup) -> None:
+        self.scenario = scenario
+        self.random = Random(scenario.seed ^ 0x51_0B_AD)
+        self.events: list[Event] = []
+        self.network = Network(self.random, scenario.delay, self.trace)
+        self.machines = Machines(tasks, self.network, self.random, self.trace)
+        self.desks: list[Desk] = []
+        self.tickets: dict[int, Ticket] = {}
+        """By the number of their clients, which their prompts end with."""
+        self.problems: list[str] = []
+        self.failing_loads: defaultdict[int, list[Exception]] = defaultdict(list)
+        self.num_failing_starts = 0
+        self.num_deaths: defaultdict[int, int] = defaultdict(int)
+        """Of the engine processes of each rank, whatever they died of, starts that failed included."""
+        self.loaded_ranks: set[int] = set()
+        self.next_steps: dict[int, str] = {}
+        """What will happen in the next step of a process."""
+        self.slow_until: dict[int, float] = {}
+        self.disturbed_until = 0.0
+        """Until when news may take longer than the network does."""
+        self.aborting = False
+        """Whether requests may be ended by what was asked of the engine."""
+        self._tasks = tasks
+        self._next_request_id = 0
+
+    # ------------------------------------------------------------------ what happens
+
+    def trace(self, kind: str, *details: Any) -> None:
+        self.events.append((anyio.current_time(), kind, details))
+
+    def start_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._tasks.start_soon(function, *arguments)
+
+    def disturb(self, seconds: float) -> None:
+        """For so long, and a while longer, news may not get through."""
+        patience = 2 * self.scenario.args["liveness_timeout"] + 2.0
+        self.disturbed_until = max(self.disturbed_until, anyio.current_time() + seconds + patience)
+
+    def processes(self, prefix: str) -> list[VirtualProcess]:
+        """Those alive whose names begin so, oldest first."""
+        return [one for one in self.machines.processes.values() if one.name.startswith(prefix)]
+
+    def note_problem(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.trace("problem", problem)
+            self.problems.append(problem)
+
+    # ------------------------------------------------------------------ clients
+
+    async def client(self, plan: ClientPlan) -> None:
+        """Ask, and take what comes, or leave."""
+        await anyio.sleep(plan.arrives)
+        desks = [desk for desk in self.desks if not desk.is_closed]
+        if not desks:
+            self.trace("nobody there", plan.number)
+            return
+        await self.ask(plan, desks[plan.number % len(desks)])
+
+    async def ask(self, plan: ClientPlan, desk: Desk) -> None:
+        number = plan.number
+        self._next_request_id += 1
+        request = Request(
+            request_id=self._next_request_id,
+            prompt_token_ids=plan.prompt,
+            max_tokens=plan.max_tokens,
+            seed=number,
+            options=plan.options,
+        )
+        ticket = self.tickets[number] = Ticket(request, f"client {number}", self.trace)
+        ticket.may_be_aborted = self.aborting
+        self.trace("asked", number, desk.name, len(plan.prompt), plan.max_tokens)
+        desk.ask(ticket)
+        with anyio.move_on_after(plan.leaves_after):
+            await ticket.over.wait()
+        if ticket.outcome is None:
+            desk.leave(ticket)
+
+    def allow_aborts(self, allowed: bool) -> None:
+        """Whether requests under way, and those to come, may be ended by the engine."""
+        self.aborting = allowed
+        if allowed:
+            for ticket in self.tickets.values():
+                ticket.may_be_aborted = True
+
+    @property
+    def open_tickets(self) -> list[Ticket]:
+        return [ticket for ticket in self.tickets.values() if ticket.outcome is None]
+
+    # ------------------------------------------------------------------ engines
+
+    def check_work(self, process: VirtualProcess, requests: list[Request]) -> None:
+        """No engine computes for a client who has left, but in the step under way when it hears of that."""
+        now = anyio.current_time()
+        patience = 0.05 + 4 * max(self.scenario.delay)
+        for request in requests:
+            ticket = self.tickets[request.prompt_token_ids[-1]]
+            ended_at = ticket.ended_at
+            if ended_at is not None and now > max(ended_at + patience, self.disturbed_until):
+                self.note_problem(f"{process!r} computes for {ticket.name}: {ticket.outcome} at {ended_at}")
+
+    def note_end(self, process: VirtualProcess) -> None:
+        """A process has ended."""
+        for desk in self.desks:
+            if desk.name == process.name:
+                desk.close(f"{process.name} has ended")
+        if process.name.startswith(ENGINE):
+            self.num_deaths[rank_of(process.name)] += process.status != 0
+
+    # ------------------------------------------------------------------ ends
+
+    def end_all(self) -> None:
+        """Whatever happens, nothing stays."""
+        for process in list(self.machines.processes.values()):
+            process.send_signal(signal.SIGKILL)
+
+    def raise_problems(self) -> None:
+        """Raises WrongError for what was not right."""
+        problems = [*self.problems, *(problem for desk in self.desks for problem in desk.problems)]
+        problems += self.machines.crashes
+        if problems:
+            raise WrongError("\n".join(problems))
