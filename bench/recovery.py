@@ -64,7 +64,7 @@ class Record:
         return [verdict.told for verdict in self.verdicts if verdict.kind == "violation"]
 
 
-class Watch:
+class _Watch:
     """What /health says of the engines."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
@@ -88,7 +88,7 @@ class Watch:
                 await anyio.sleep(POLL_SECONDS)
 
 
-async def run_load(url: str, jobs: Sequence[Job], num_clients: int, record: Record) -> None:
+async def _run_load(url: str, jobs: Sequence[Job], num_clients: int, record: Record) -> None:
     """Ask for one completion after the other, from as many clients, until it is over."""
     limits = httpx.Limits(max_connections=num_clients, max_keepalive_connections=num_clients)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as client:
@@ -106,11 +106,11 @@ async def run_load(url: str, jobs: Sequence[Job], num_clients: int, record: Reco
                 tasks.start_soon(keep_asking, number)
 
 
-async def run_failures(url: str, server: int, num_failures: int, seed: int, record: Record) -> None:
+async def _run_failures(url: str, server: int, num_failures: int, seed: int, record: Record) -> None:
     """Have engines fail, one time after the other, each when all are ready."""
     dice = random.Random(seed)
     async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-        watch = Watch(client)
+        watch = _Watch(client)
         num_restarts = await watch.num_restarts()
         try:
             while len(record.failures) < num_failures:
@@ -130,13 +130,13 @@ async def run_failures(url: str, server: int, num_failures: int, seed: int, reco
             record.is_over = True
 
 
-async def measure(server: Server, pid: int, jobs: Sequence[Job], options: argparse.Namespace) -> Record:
+async def _measure(server: Server, pid: int, jobs: Sequence[Job], options: argparse.Namespace) -> Record:
     """Load and failures side by side, to the last answer."""
     record = Record()
     url = server.url.removesuffix("/v1")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run_load, url, jobs, options.clients, record)
-        tasks.start_soon(run_failures, url, pid, options.kills, options.seed, record)
+        tasks.start_soon(_run_load, url, jobs, options.clients, record)
+        tasks.start_soon(_run_failures, url, pid, options.kills, options.seed, record)
     return record
 
 
@@ -156,7 +156,7 @@ def summary(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def chaos_server(model: str, stall_timeout: float) -> Server:
+def _server(model: str, stall_timeout: float) -> Server:
     """The server, with a budget for any number of restarts."""
     port = free_port()
     command = (
@@ -184,9 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = expected_texts(options.model, make_jobs(NUM_JOBS, options.seed))
     with TemporaryDirectory() as folder:
         log = options.log or Path(folder) / "log"
-        server = chaos_server(options.model, options.stall_timeout)
+        server = _server(options.model, options.stall_timeout)
         with running(server, log=log) as child:
-            record = anyio.run(measure, server, child.pid, jobs, options)
+            record = anyio.run(_measure, server, child.pid, jobs, options)
     rows = summary(record)
     print_table(rows, _COLUMNS)
     counts = Counter(verdict.kind for verdict in record.verdicts)
