@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,8 +21,6 @@ from triolet.sampling_params import BeamSearchParams, RequestOutputKind, Samplin
 from triolet.text.tokenizer import Tokenizer
 
 __all__ = ["LLM"]
-
-logger = logging.getLogger("triolet.engine")
 
 T = TypeVar("T")
 
@@ -244,9 +241,7 @@ class LLM:
         except Exception:
             self._forget_all()
             raise
-        outputs = [self._finished.pop(request_id) for request_id in ids]
-        _tell_failures(outputs)
-        return outputs
+        return [self._finished.pop(request_id) for request_id in ids]
 
     @contextmanager
     def _uninterrupted(self) -> Iterator[None]:
@@ -273,17 +268,6 @@ class LLM:
     def _check_not_paused(self) -> None:
         if self._engine.is_paused:
             raise RuntimeError("the engine is paused; call resume() or wake_up() first")
-
-
-def _tell_failures(outputs: Sequence[RequestOutput]) -> None:
-    errors = [output.error for output in outputs if output.error is not None]
-    if errors:
-        logger.warning(
-            "%d of %d requests failed, and have an error instead of an answer; the first: %s",
-            len(errors),
-            len(outputs),
-            errors[0],
-        )
 
 
 def _many(values: Any, part: type) -> Sequence[Any]:

@@ -2,7 +2,8 @@
 
 A request goes to a rank; as long as nothing has come back of it, it can go to another: when its rank is lost,
 or has it wait while another has room. Where no rank serves it is held here. Once something of it has come
-back, it ends with its rank. Each request ends once, and its outputs come in order and from one rank.
+back, it ends with its rank; so does one that several ranks were lost with, which may be what ends them. Each
+request ends once, and its outputs come in order and from one rank.
 
 Pure and synchronous; times are given to it, in seconds on any one clock. This module knows no event loop, and
 of a link only that messages can be posted to it.
@@ -30,6 +31,8 @@ from triolet.statistics import RankState, RankStatistics
 __all__ = ["Dispatcher"]
 
 FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
+MAX_LOSSES = 3
+"""Ranks that may be lost with a request: it ends with the last of them."""
 TIMEOUTS = ("queue_timeout", "first_token_timeout", "timeout")
 
 
@@ -137,15 +140,17 @@ class Dispatcher:
         if rank.link is not link:
             return
         self.placement.forget(rank.rank)
-        begun: list[RoutedRequest] = []
+        is_expected = rank.state is RankState.DRAINING
+        over: list[RoutedRequest] = []
         for routed in rank.detach():
             routed.rank = None
-            if routed.has_output:
-                begun.append(routed)
+            routed.num_losses += not is_expected
+            if routed.has_output or routed.num_losses >= MAX_LOSSES:
+                over.append(routed)
             else:
                 self._resend(routed, now)
-        if begun:
-            self._losses.add(rank, reason, begun, now)
+        if over:
+            self._losses.add(rank, reason, over, now)
             self._settle_losses(now)
 
     def receive(self, rank: RankLink, link: MessagePost, outputs: Iterable[TokenOutput], now: float) -> None:

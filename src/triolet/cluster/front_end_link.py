@@ -66,11 +66,12 @@ class FrontEndLinks:
         async with anyio.create_task_group() as task_group:
             while True:
                 await self._changed.wait()
-                for address in self._scopes.keys() - set(self._wanted):
+                for address in [address for address in self._scopes if address not in self._wanted]:
                     self._scopes.pop(address).cancel()
-                for address in set(self._wanted) - self._scopes.keys():
-                    self._scopes[address] = anyio.CancelScope()
-                    task_group.start_soon(self._keep, address, self._scopes[address], ready)
+                for address in self._wanted:
+                    if address not in self._scopes:
+                        self._scopes[address] = anyio.CancelScope()
+                        task_group.start_soon(self._keep, address, self._scopes[address], ready)
 
     async def flush(self) -> None:
         """Return once all that was sent is written, or a second later."""
@@ -89,8 +90,10 @@ class FrontEndLinks:
                 except JoinError as exc:
                     logger.warning("engine %d: %s", self._start.rank, exc)
                 else:
+                    began = anyio.current_time()
                     await self._serve(link, ready)
-                    delay = FIRST_DELAY_SECONDS
+                    if anyio.current_time() - began > LONGEST_DELAY_SECONDS:  # else it was not taken in
+                        delay = FIRST_DELAY_SECONDS
                 await anyio.sleep(delay)
                 delay = min(2 * delay, LONGEST_DELAY_SECONDS)
 

@@ -22,6 +22,8 @@ MAX_ARRAY = 4096
 MAX_MAP = 1024
 MAX_MAPS = 256
 """In one message: an empty map costs its sender a byte, and us eighty."""
+UNICODE_ERRORS = "surrogatepass"
+"""File names that are not UTF-8, and what JSON may hold, have halves of surrogate pairs in them."""
 MAX_DEPTH = 8
 """Of values that no type hint describes."""
 
@@ -29,7 +31,7 @@ MAX_DEPTH = 8
 def pack(value: Any) -> bytes:
     """Plain values as msgpack. Raises WireError for what has no place in it."""
     try:
-        packed: bytes = msgpack.packb(value, use_bin_type=True)
+        packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors=UNICODE_ERRORS)
     except (TypeError, ValueError, OverflowError) as error:
         raise WireError(f"cannot be sent: {error}") from None
     return packed
@@ -39,9 +41,10 @@ def unpack(data: bytes) -> Any:
     """Plain values from msgpack. Raises WireError."""
     try:
         return msgpack.unpackb(
-            data, raw=False, use_list=False, strict_map_key=True, ext_hook=_refuse_extension,
-            object_hook=_MapCounter(), max_str_len=len(data), max_bin_len=len(data),
-            max_array_len=min(MAX_ARRAY, len(data)), max_map_len=min(MAX_MAP, len(data)), max_ext_len=0,
+            data, raw=False, unicode_errors=UNICODE_ERRORS, use_list=False, strict_map_key=True,
+            ext_hook=_refuse_extension, object_hook=_MapCounter(),
+            max_str_len=len(data), max_bin_len=len(data), max_ext_len=0,
+            max_array_len=min(MAX_ARRAY, len(data)), max_map_len=min(MAX_MAP, len(data)),
         )  # fmt: skip
     except WireError:
         raise

@@ -180,16 +180,17 @@ class _Subprocess:
         return tuple(self._lines.last)
 
     async def wait(self) -> int:
-        if self._process.poll() is None:
+        if self._process.returncode is None:
             pidfd = os.pidfd_open(self.pid)  # one for each that waits
             try:
                 await anyio.wait_readable(pidfd)
             finally:
                 os.close(pidfd)
+        self.kill()  # what it had started, for as long as its number cannot be another's
         return self._process.wait()
 
     def send_signal(self, signal_number: int) -> None:
-        if self._process.poll() is None:  # so its number cannot be another's yet
+        if self._process.returncode is None:  # it has not been waited for
             os.killpg(self.pid, signal_number)
 
     def kill(self) -> None:

@@ -32,7 +32,8 @@ class MessagePost(Protocol):
 class RoutedRequest:
     """A request under way. ``wire_id`` is its id at the rank it was last given to, ``sent`` when it was.
 
-    ``has_output``: something of it has come back, so that it can be had from this rank alone.
+    ``has_output``: something of it has come back, so that it can be had from this rank alone. ``num_losses``:
+    ranks that were lost while they had it.
     """
 
     request: Request
@@ -41,6 +42,7 @@ class RoutedRequest:
     sent: float = 0.0
     rank: RankLink | None = None
     has_output: bool = False
+    num_losses: int = 0
 
 
 class RankLink:

@@ -118,7 +118,7 @@ class RankProcess:
             patience += seconds
         else:
             self._link.post(Stop())
-        self._patience.deadline = min(self._patience.deadline, anyio.current_time() + patience)
+        self._end_within(patience)
         self._change(RankState.DRAINING)
 
     # ------------------------------------------------------------------ the tasks
@@ -170,6 +170,7 @@ class RankProcess:
             case Dead(error):
                 self._error = _what_it_died_of(error)
                 self.cause = str(self._error)
+                self._end_within(END_PATIENCE)
                 self._change(RankState.DOWN)
             case _:
                 logger.warning("%s said %s, which is not for its parent", self._spec.name, message)
@@ -200,6 +201,10 @@ class RankProcess:
             return None
         age = self.load.step_age + silence
         return f"its step did not end for {age:.0f} s" if age > self._stall_timeout else None
+
+    def _end_within(self, seconds: float) -> None:
+        """Put it down if it has not ended by then."""
+        self._patience.deadline = min(self._patience.deadline, anyio.current_time() + seconds)
 
     async def _end_in_time(self, child: ChildProcess) -> None:
         with self._patience:

@@ -26,11 +26,15 @@ __all__ = ["FrontEndRequests", "RankRequests"]
 
 @dataclass(slots=True)
 class _Entry:
-    """A request under way: whose it is, its id there, its prompt's length until it has a token, then 0."""
+    """A request under way: whose it is, its id there, its prompt's length until it has a token, then 0.
+
+    ``has_output``: something has been said of it, if only of its prompt.
+    """
 
     front_end: FrontEndRequests
     request_id: int
     num_waiting_tokens: int
+    has_output: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +54,7 @@ class RankRequests:
         self._ids = count()
         self._entries: dict[int, _Entry] = {}
         self._idle: anyio.Event | None = None
+        self._is_over = False
         self.num_waiting_tokens = 0
         """Tokens in the prompts of requests that have no token yet."""
 
@@ -59,8 +64,11 @@ class RankRequests:
     def add(self, front_end: FrontEndRequests, request: Request) -> None:
         """Take a request in; one that cannot be is answered at once, with what is wrong with it.
 
+        After :meth:`end_all` nothing is said of it: whoever asks will see the link end.
         Raises WireError for an id that is in use.
         """
+        if self._is_over:
+            return
         if request.request_id in front_end.ids:
             raise WireError(f"request {request.request_id} is under way already")
         own_id = next(self._ids)
@@ -92,12 +100,18 @@ class RankRequests:
         """The front end is gone: take out all of its requests."""
         self.abort(front_end, list(front_end.ids))
 
-    def end_begun(self) -> None:
-        """End the requests that have a token, with what they have. Others can still be had elsewhere."""
-        begun = [own_id for own_id, entry in self._entries.items() if not entry.num_waiting_tokens]
-        for own_id in begun:
+    def end_all(self) -> None:
+        """End the requests of which anything was said, with what they have, and take none from here on.
+
+        Nothing is said of the others, neither now nor by a step under way: they can still be had elsewhere.
+        """
+        self._is_over = True
+        begun = [own_id for own_id, entry in self._entries.items() if entry.has_output]
+        for own_id in self._entries:
             self._client.abort(own_id)
         self._give([TokenOutput(request_id=own_id, finish_reason=FinishReason.ABORT) for own_id in begun])
+        for own_id in list(self._entries):
+            self._forget(own_id)
 
     async def hand_out(self) -> None:
         """Give the outputs of each step to those they are for, until the engine has stopped."""
@@ -125,6 +139,7 @@ class RankRequests:
         self._on_change()
 
     def _note(self, output: TokenOutput, entry: _Entry) -> None:
+        entry.has_output = True
         if output.finish_reason is not None:
             self._forget(output.request_id)
         elif output.token_ids:

@@ -143,6 +143,6 @@ class _RankServer:
         """Finish what there is within ``seconds``, see the last outputs on their way, and end."""
         with anyio.move_on_after(seconds):
             await self._requests.wait_idle()
-        self._requests.end_begun()
+        self._requests.end_all()
         await self._front_ends.flush()
         task_group.cancel_scope.cancel()

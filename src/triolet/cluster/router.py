@@ -306,7 +306,8 @@ class Router:
     async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks that can be reached and stay so; of several errors the first rank's.
 
-        A rank that is lost meanwhile is like the others when it is back.
+        A rank that is lost meanwhile is like the others when it is back. One that has joined meanwhile is
+        asked too, since it was made like the others as they were before.
         """
         answers: list[Any] = []
         errors: dict[int, Exception] = {}
@@ -319,9 +320,12 @@ class Router:
             except Exception as exc:
                 errors[rank] = exc
 
-        async with anyio.create_task_group() as tasks:
-            for rank, calls in self._calls.items():
-                tasks.start_soon(ask, rank, calls)
+        asked: set[RankCalls] = set()
+        while news := {rank: calls for rank, calls in self._calls.items() if calls not in asked}:
+            asked.update(news.values())
+            async with anyio.create_task_group() as tasks:
+                for rank, calls in news.items():
+                    tasks.start_soon(ask, rank, calls)
         if errors:
             raise errors[min(errors)]
         return answers

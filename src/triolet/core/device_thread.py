@@ -8,6 +8,7 @@ This module knows no torch and nothing of what it runs.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -21,6 +22,8 @@ from triolet.errors import EngineDeadError
 
 __all__ = ["DeviceThread"]
 
+logger = logging.getLogger("triolet.core")
+
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
@@ -30,12 +33,14 @@ class DeviceThread:
 
     Resource handling: leaving the scope waits, shielded, for the call under way to finish and for the
     thread to end, so that nothing runs on the device afterwards. Calls not yet begun raise EngineDeadError.
+    Only a thread that :meth:`finish` has given up is left behind.
     """
 
     def __init__(self, name: str = "triolet-device") -> None:
         self._name = name
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._is_closing = False
+        self._is_lost = False
         self._post: LoopPoster
         self._thread: threading.Thread
         self._ended: anyio.Event
@@ -53,6 +58,8 @@ class DeviceThread:
     ) -> None:
         self._is_closing = True
         self._jobs.put(None)
+        if self._is_lost:
+            return
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
         self._thread.join()
@@ -84,6 +91,14 @@ class DeviceThread:
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
+
+    async def finish(self, function: Callable[[], None], seconds: float) -> None:
+        """Run a last call, shielded; where it has not ended after so many seconds, give the thread up."""
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            await self.call(function)
+        if scope.cancelled_caught:
+            self._is_lost = True
+            logger.error("%s does not come back; it is left to the end of the process", self._name)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -33,6 +33,9 @@ __all__ = ["CoreService"]
 
 logger = logging.getLogger("triolet.core")
 
+CLOSE_PATIENCE = 5.0
+"""Seconds that a device that failed may take to give memory back, before the failure is told all the same."""
+
 
 class _LoadAbandonedError(Exception):
     """Raised out of a load that nobody waits for."""
@@ -111,9 +114,10 @@ class CoreService:
         """Load, report started, then run steps until cancelled; give everything back on the way out.
 
         Cancellation: loading ends the next time that it tells its phase; a step under way is always finished
-        first, then the core is closed on its own thread.
+        first, then the core is closed on its own thread. After a failure that is not waited for for long.
         """
         async with self._thread:
+            patience = math.inf
             try:
                 await self._thread.call(self._load_core)
                 async with anyio.create_task_group() as task_group:
@@ -122,11 +126,13 @@ class CoreService:
                     task_group.start_soon(self._watch_deadlines)
                     task_status.started()
                     await anyio.sleep_forever()
+            except Exception:
+                patience = CLOSE_PATIENCE
+                raise
             finally:
                 self._is_abandoned = self._is_stopped = True
                 self._note_change()
-                with anyio.CancelScope(shield=True):
-                    await self._thread.call(self._close_core)
+                await self._thread.finish(self._close_core, patience)
 
     async def stop(self) -> None:
         """Start no further step; return once the one under way has ended and its outputs are handed on."""
@@ -359,23 +365,17 @@ class CoreService:
             self._last_planned = plan.step_id
             if self._busy_since is None:
                 self._busy_since = time.monotonic()
-            self._thread.submit(self._computing(plan), self._noting(plan))
+            self._thread.submit(partial(self._compute, plan), partial(self._note_result, plan))
 
-    def _computing(self, plan: StepPlan) -> Callable[[], StepResult]:
-        def compute() -> StepResult:
-            started = time.monotonic()
-            result = self.core.execute(plan)
-            self._step_duration.observe(time.monotonic() - started)
-            return result
+    def _compute(self, plan: StepPlan) -> StepResult:
+        started = time.monotonic()
+        result = self.core.execute(plan)
+        self._step_duration.observe(time.monotonic() - started)
+        return result
 
-        return compute
-
-    def _noting(self, plan: StepPlan) -> Callable[[StepResult | None, BaseException | None], None]:
-        def note(result: StepResult | None, error: BaseException | None) -> None:
-            self._results.append((plan, result, error))
-            self._result_arrived.set()
-
-        return note
+    def _note_result(self, plan: StepPlan, result: StepResult | None, error: BaseException | None) -> None:
+        self._results.append((plan, result, error))
+        self._result_arrived.set()
 
     def _commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         outputs = self.core.commit(plan, result)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
 from anyio.abc import ByteStream
 
-__all__ = ["echo", "fail", "report", "spin", "write"]
+__all__ = ["echo", "fail", "leave_one_behind", "report", "spin", "write"]
 
 
 async def echo(stream: ByteStream) -> int:
@@ -42,6 +43,14 @@ async def write(stream: ByteStream) -> int:
 
 async def fail(stream: ByteStream) -> int:
     raise RuntimeError("what it says")
+
+
+async def leave_one_behind(stream: ByteStream) -> int:
+    """Tell the number of a process that it has started, and leave when told."""
+    process = subprocess.Popen(["sleep", "1000"])  # noqa: ASYNC220
+    await stream.send(str(process.pid).encode())
+    await stream.receive()
+    return 0
 
 
 async def report(stream: ByteStream) -> int:

@@ -148,6 +148,20 @@ def test_while_no_rank_serves_requests_are_held_and_new_ones_refused() -> None:
     assert cluster.outputs() == [said(0, 7, reason=STOP)]
 
 
+def test_a_request_that_several_ranks_were_lost_with_ends_with_the_last() -> None:
+    """It may be what they die of; those that leave when they are told to do not count."""
+    cluster = Cluster(ranks=range(1))
+    cluster.add(ask(0))
+    for state in (RankState.DRAINING,) * 4 + (RankState.DOWN,) * 3:
+        assert (cluster.outputs(), len(cluster.added(0))) == ([], 1)
+        cluster.tell(0, state, cause="killed by SIGSEGV")
+        cluster.lose(0)
+        cluster.attach(0)
+    (end,) = cluster.outputs()
+    assert (end.request_id, end.error, end.is_engine_dead) == (0, "rank 0: killed by SIGSEGV", True)
+    assert (cluster.added(0), cluster.dispatcher.num_requests) == ([], 0)
+
+
 def test_time_that_was_used_counts_when_a_request_is_replayed() -> None:
     cluster = Cluster()
     cluster.add(ask(0, timeout=10.0, first_token_timeout=6.0))

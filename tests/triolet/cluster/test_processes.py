@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.leaks.census import child_processes
+from tests.triolet.cluster.gone import is_gone
 
 from triolet.cluster.processes import ChildProcess, ProcessSpec, SubprocessStarter, describe_exit
 
@@ -111,6 +112,17 @@ async def test_cancellation_kills_a_child(role: str, anyio_backend: str) -> None
         task_group.cancel_scope.cancel()
     assert await child.wait() == -signal.SIGKILL
     assert child.pid not in child_processes()
+
+
+async def test_what_a_child_has_started_ends_with_it(anyio_backend: str) -> None:
+    async def talk(child: ChildProcess) -> None:
+        grandchildren.append(int(await child.stream.receive()))
+        await child.stream.send(b"exit")
+
+    grandchildren: list[int] = []
+    started, _ = await run_child(anyio_backend, "leave_one_behind", talk)
+    assert started.status == 0
+    assert await is_gone(grandchildren[0])
 
 
 async def test_an_environment_and_files_are_handed_down(anyio_backend: str) -> None:

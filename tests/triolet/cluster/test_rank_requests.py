@@ -118,17 +118,41 @@ async def test_what_cannot_be_taken_in_is_answered() -> None:
         requests.add(front.requests, make_request(1))
 
 
-async def test_at_the_end_of_a_drain_only_what_has_begun_is_ended() -> None:
+async def test_at_the_end_of_a_drain_only_what_has_begun_is_told_so() -> None:
     client, requests = make()
     front = Front()
     requests.add(front.requests, make_request(1))
     client._step()
     await deliver(requests)
     requests.add(front.requests, make_request(2))
-    requests.end_begun()
+    requests.end_all()
     last = front.outputs[-1]
     assert (last.request_id, last.finish_reason) == (1, FinishReason.ABORT)
-    assert len(requests) == len(client.requests) == 1
+    assert len(requests) == len(client.requests) == 0
+
+
+async def test_after_that_nothing_is_said_of_what_can_be_had_elsewhere() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(1))
+    client._step()  # its token is not handed out yet
+    requests.end_all()
+    requests.add(front.requests, make_request(2))
+    await deliver(requests)
+    assert front.messages == []
+    assert client.requests == {}
+
+
+async def test_a_request_of_whose_prompt_something_was_said_has_begun() -> None:
+    client, requests = make()
+    front = Front()
+    requests.add(front.requests, make_request(1))
+    (own_id,) = client.requests
+    client._give(TokenOutput(request_id=own_id, prompt_logprobs=(TokenLogprobs((7,), (-1.0,), 1),)))
+    await deliver(requests)
+    assert requests.num_waiting_tokens == 4
+    requests.end_all()
+    assert [output.finish_reason for output in front.outputs] == [None, FinishReason.ABORT]
 
 
 async def test_outputs_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:

@@ -186,6 +186,16 @@ async def test_front_ends_come_and_go_with_the_topology() -> None:
         await one.wait_linked(1)
 
 
+async def test_a_front_end_that_takes_an_engine_in_never_for_long_is_dialled_ever_more_rarely() -> None:
+    async with cluster() as (_, [front_end]):
+        dialled = [anyio.current_time()]
+        for count in range(2, 6):
+            front_end.links[3].close("not taken in")
+            await front_end.wait_until(lambda count=count: len(front_end.ready) == count)  # type: ignore[misc]
+            dialled.append(anyio.current_time())
+        assert dialled[-1] - dialled[0] >= 0.1 + 0.2 + 0.4 + 0.8
+
+
 async def test_calls_are_answered_to_whoever_asks() -> None:
     async with cluster() as (parent, [front_end]):
         front_end.links[3].post(Call(5, "pause", ("keep", False)))

@@ -15,8 +15,9 @@ from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
 from trio.testing import MockClock
 
 from triolet.args import EngineArgs
+from triolet.cluster.frames import encode_frame
 from triolet.cluster.link import Link
-from triolet.cluster.messages import RankReport, Start
+from triolet.cluster.messages import Dead, RankReport, RemoteError, Start, encode_message
 from triolet.cluster.parent_link import serve_parent
 from triolet.cluster.rank_server import serve_rank
 from triolet.cluster.rank_supervisor import RankSupervisor
@@ -172,6 +173,21 @@ async def test_an_engine_that_fails_says_why() -> None:
         cluster.fail = nothing
         await cluster.wait_for(R)
     assert cluster.starter.children[0].status == 1
+
+
+@LONG
+async def test_one_that_has_said_why_it_dies_but_does_not_is_killed() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        child = cluster.child()
+        dead = encode_frame(encode_message(Dead(RemoteError("MemoryError", ""))))
+        await child.theirs.send(dead)
+        began = await cluster.wait_for(D)
+        await cluster.wait_for(S)
+        assert anyio.current_time() - began < 4.0
+        assert is_killed(child)
+        assert [report.cause for _, report in cluster.reports if report.state is D][-1] == "MemoryError"
+        await cluster.wait_for(R)
 
 
 @LONG

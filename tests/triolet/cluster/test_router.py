@@ -268,6 +268,19 @@ class TestControl:
             await anyio.wait_all_tasks_blocked()
             assert cluster.router.rank_states == (RankState.READY, RankState.READY)
 
+    async def test_one_that_joins_while_the_others_wake_up_is_woken_too(self) -> None:
+        async with served() as cluster:
+            await cluster.lose(0)
+            await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
+            waking = cluster.router.wake_up()
+
+            async def join() -> None:
+                await cluster.join(0, generation=1)
+                await cluster.answer(0, "sleep")
+
+            await cluster.during(waking, join(), cluster.answer(1, "wake_up"), cluster.answer(0, "wake_up"))
+            assert not cluster.router.is_sleeping
+
     async def test_one_that_comes_back_goes_on_if_it_missed_that(self) -> None:
         async with served() as cluster:
             pausing = cluster.router.pause("keep")

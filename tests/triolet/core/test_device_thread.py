@@ -51,6 +51,25 @@ async def test_leaving_waits_for_the_call_under_way_even_when_cancelled() -> Non
     assert ended.is_set()
 
 
+async def test_a_last_call_that_does_not_end_in_time_is_given_up() -> None:
+    gate = threading.Event()
+
+    def hang() -> None:
+        gate.wait(30)
+
+    try:
+        with anyio.fail_after(10):
+            async with DeviceThread("hanging") as thread:
+                await thread.finish(gate.clear, 10.0)
+                await thread.finish(hang, 0.05)
+        assert "hanging" in [one.name for one in threading.enumerate()]
+    finally:
+        gate.set()
+        for one in threading.enumerate():
+            if one.name == "hanging":
+                one.join()
+
+
 async def test_calls_not_begun_fail_and_the_thread_ends() -> None:
     before = threading.active_count()
     gate, ran = threading.Event(), []

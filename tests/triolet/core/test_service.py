@@ -127,6 +127,36 @@ async def test_a_dead_device_ends_the_service(depth: int) -> None:
     assert runner.is_closed
 
 
+async def test_a_dead_device_that_gives_nothing_back_is_told_of_all_the_same(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triolet.core.service.CLOSE_PATIENCE", 0.05)
+    gate = threading.Event()
+
+    def fail(plan: StepPlan) -> None:
+        raise SystemError("device lost")
+
+    runner = FakeRunner(fail=fail)
+    monkeypatch.setattr(runner, "close", lambda: gate.wait(30))
+
+    async def die() -> None:
+        async with anyio.create_task_group() as task_group:
+            service = await start(task_group, runner, depth)
+            for number in range(3):
+                service.add(request(number))
+                await service.get_outputs()
+
+    try:
+        with anyio.fail_after(10), pytest.raises(ExceptionGroup) as caught:
+            await die()
+        assert caught.group_contains(EngineDeadError, match="device lost")
+    finally:
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name == "triolet-device":
+                thread.join()
+
+
 async def test_a_failing_load_is_raised_and_nothing_is_left(depth: int) -> None:
     def load(on_phase: Callable[[str], None]) -> EngineCore:
         raise ValueError("no such file")
