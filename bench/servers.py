@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-__all__ = ["RunningServer", "Server", "llama_server", "running", "triolet_server"]
+__all__ = ["RunningServer", "Server", "free_port", "llama_server", "running", "triolet_server"]
 
 _STOP_TIMEOUT = 20.0
 
@@ -101,7 +101,7 @@ def _resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -110,7 +110,7 @@ def _free_port() -> int:
 
 def triolet_server(model: str, *, num_threads: int, num_slots: int, python: str = sys.executable) -> Server:
     """``python -m server`` on ``model``; ``num_slots`` sequences fit in a step."""
-    port = _free_port()
+    port = free_port()
     command = (
         python, "-m", "server", model, "--port", str(port), "--num-threads", str(num_threads),
         "--max-num-seqs", str(num_slots), "--log-level", "warning",
@@ -125,7 +125,7 @@ def llama_server(
 
     It needs an HTTP thread for each open stream, and batches continuously by default.
     """
-    port = _free_port()
+    port = free_port()
     command = (
         str(binary), "--model", str(model), "--port", str(port), "--threads", str(num_threads),
         "--threads-batch", str(num_threads), "--threads-http", str(num_slots + 16),

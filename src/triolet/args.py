@@ -8,16 +8,24 @@ This module knows neither torch nor the web framework.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from triolet.errors import UsageError
 from triolet.launch_shape import LaunchShape, derive_shape
-from triolet.option_fields import check_at_least, check_not_negative, check_types, option, usage_error
+from triolet.option_fields import (
+    check_at_least,
+    check_names,
+    check_not_negative,
+    check_types,
+    option,
+    usage_error,
+)
 from triolet.parallel_args import ParallelArgs
 
-__all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs"]
+__all__ = ["DEFAULT_MODEL", "AccessLogFormat", "EngineArgs", "ServeArgs", "engine_args"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 LARGEST = {"num_threads": 1024, "max_num_batched_tokens": 2**17, "num_speculative_tokens": 64}
@@ -176,6 +184,19 @@ class EngineArgs(ParallelArgs):
     def launch_shape(self) -> LaunchShape:
         """The processes that these options ask for."""
         return derive_shape(self)
+
+
+def engine_args(args: EngineArgs | None, options: Mapping[str, Any]) -> EngineArgs:
+    """``args`` themselves, or what is made of keyword ``options``.
+
+    Raises TypeError where both are given, UsageError for an option that there is not, naming the nearest.
+    """
+    if args is None:
+        check_names(EngineArgs, options)
+        return EngineArgs(**options)
+    if options:
+        raise TypeError("give either an EngineArgs or keyword options, not both")
+    return args
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from triolet.args import EngineArgs
+from triolet.args import EngineArgs, engine_args
 from triolet.cluster.client import ClientFactory, EngineClient, open_client
 from triolet.core.errors import single_error
 from triolet.core.loop import Wakeup, loop_poster
@@ -76,9 +76,7 @@ class Engine(EngineControl):
         client_factory: ClientFactory = open_client,
         **options: Any,
     ) -> None:
-        if args is not None and options:
-            raise TypeError("give either an EngineArgs or keyword options, not both")
-        self.args = args if args is not None else EngineArgs(**options)
+        self.args = engine_args(args, options)
         self.model_names = served_names(self.args)
         self._client_factory = client_factory
         self._state = EngineState.STARTING

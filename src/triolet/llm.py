@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,8 @@ from triolet.sampling_params import BeamSearchParams, RequestOutputKind, Samplin
 from triolet.text.tokenizer import Tokenizer
 
 __all__ = ["LLM"]
+
+logger = logging.getLogger("triolet.engine")
 
 T = TypeVar("T")
 
@@ -241,7 +244,9 @@ class LLM:
         except Exception:
             self._forget_all()
             raise
-        return [self._finished.pop(request_id) for request_id in ids]
+        outputs = [self._finished.pop(request_id) for request_id in ids]
+        _tell_failures(outputs)
+        return outputs
 
     @contextmanager
     def _uninterrupted(self) -> Iterator[None]:
@@ -268,6 +273,17 @@ class LLM:
     def _check_not_paused(self) -> None:
         if self._engine.is_paused:
             raise RuntimeError("the engine is paused; call resume() or wake_up() first")
+
+
+def _tell_failures(outputs: Sequence[RequestOutput]) -> None:
+    errors = [output.error for output in outputs if output.error is not None]
+    if errors:
+        logger.warning(
+            "%d of %d requests failed, and have an error instead of an answer; the first: %s",
+            len(errors),
+            len(outputs),
+            errors[0],
+        )
 
 
 def _many(values: Any, part: type) -> Sequence[Any]:

@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from triolet.args import EngineArgs
+from triolet.args import EngineArgs, engine_args
 from triolet.cluster.sync_client import open_step_core
 from triolet.core.control import PauseMode, SleepPart, check_level
 from triolet.core.step_core import StepCore, StepCoreFactory
@@ -47,9 +47,7 @@ class LLMEngine:
         core_factory: StepCoreFactory = open_step_core,
         **options: Any,
     ) -> None:
-        if args is not None and options:
-            raise TypeError("give either an EngineArgs or keyword options, not both")
-        args = args if args is not None else EngineArgs(**options)
+        args = engine_args(args, options)
         self.args = replace(args, max_num_queued_requests=sys.maxsize, max_num_queued_tokens=sys.maxsize)
         on_phase = PhaseLog(logger)
         files = find_model(self.args, on_phase)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,6 +16,7 @@ from triolet.errors import UsageError
 
 __all__ = [
     "check_at_least",
+    "check_names",
     "check_not_negative",
     "check_types",
     "choices_of",
@@ -55,6 +57,15 @@ def usage_error(args: Any, name: str, problem: str) -> UsageError:
     is_shown = next(one.repr for one in fields(args) if one.name == name)
     got = f", got {getattr(args, name)!r}" if is_shown else ""
     return UsageError(f"{name} ({flag_of(name)}) {problem}{got}", param=name)
+
+
+def check_names(cls: type, names: Iterable[str]) -> None:
+    """Raises UsageError for a name that no field of ``cls`` has, with the nearest that there is."""
+    known = {one.name for one in fields(cls)}
+    for name in sorted(set(names) - known):
+        close = get_close_matches(name, known, n=1)
+        remedy = f"did you mean {close[0]}?" if close else "remove it"
+        raise UsageError(f"{name}: there is no such option here; {remedy}", param=name)
 
 
 def check_types(args: Any) -> None:

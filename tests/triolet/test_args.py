@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.args import DEFAULT_MODEL, EngineArgs, ServeArgs
+from triolet import LLM, Engine, LLMEngine
+from triolet.args import DEFAULT_MODEL, EngineArgs, ServeArgs, engine_args
 from triolet.errors import UsageError
 from triolet.option_fields import choices_of, flag_of
 
@@ -208,3 +210,21 @@ def test_secrets_are_shown_nowhere() -> None:
         with pytest.raises(UsageError, match=f"{name} .* must be") as caught:
             ServeArgs(**{name: ["s3cret"]})  # type: ignore[arg-type]
         assert "s3cret" not in caught.value.message
+
+
+def test_options_are_given_one_by_one_or_together() -> None:
+    args = EngineArgs(seed=1)
+    assert engine_args(args, {}) is args
+    assert engine_args(None, {"seed": 1}) == args
+    with pytest.raises(TypeError, match="not both"):
+        engine_args(args, {"seed": 1})
+
+
+@pytest.mark.parametrize("make", [Engine, LLM, LLMEngine])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("max_modl_len", r"did you mean max_model_len\?"), ("zzz", "remove it")]
+)
+def test_an_option_that_nobody_knows_is_refused(make: Callable[..., Any], name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: there is no such option here; {hint}") as caught:
+        make(**{name: 1})
+    assert caught.value.param == name

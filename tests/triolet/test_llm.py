@@ -160,13 +160,21 @@ class TestAllOrNothing:
 
 
 class TestFailures:
-    def test_a_request_that_fails_says_so_and_the_others_finish(self, byte_model: Path) -> None:
+    def test_a_request_that_fails_says_so_and_the_others_finish(
+        self, byte_model: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         def fail(plan: StepPlan) -> None:
             if any(row.request.prompt_token_ids == tuple(b"bad") for row in plan.rows):
                 raise RuntimeError("poison")
 
         with make(byte_model, FakeRunner(fail=fail), max_num_seqs=1) as llm:
-            first, bad, last = llm.generate(["abc", "bad", "ab"], SamplingParams(max_tokens=3))
+            caplog.set_level("WARNING", "triolet.engine")
+            caplog.clear()
+            prompts = ["abc", "bad", "ab", "bad"]
+            first, bad, last, _ = llm.generate(prompts, SamplingParams(max_tokens=3))
+            (told,) = [one.getMessage() for one in caplog.records if one.name == "triolet.engine"]
+            assert told.startswith("2 of 4 requests failed")
+            assert told.endswith("the first: the request failed in the engine: RuntimeError: poison")
             assert texts([first, last]) == ["def", "cde"]
             assert bad.outputs[0].finish_reason is FinishReason.ERROR
             assert bad.error == "the request failed in the engine: RuntimeError: poison"

@@ -8,7 +8,15 @@ from typing import Literal
 import pytest
 
 from triolet.errors import UsageError
-from triolet.option_fields import check_at_least, check_not_negative, check_types, choices_of, flag_of, option
+from triolet.option_fields import (
+    check_at_least,
+    check_names,
+    check_not_negative,
+    check_types,
+    choices_of,
+    flag_of,
+    option,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +44,16 @@ def test_types(options: dict[str, object], words: str) -> None:
     check_types(Options())
     with pytest.raises(UsageError, match=words):
         check_types(Options(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("secconds", r"did you mean seconds\?"), ("colour", "remove it")]
+)
+def test_names(name: str, remedy: str) -> None:
+    check_names(Options, ["size", "kind"])
+    with pytest.raises(UsageError, match=f"{name}: there is no such option here; {remedy}") as caught:
+        check_names(Options, ["size", name])
+    assert caught.value.param == name
 
 
 def test_ranges() -> None:

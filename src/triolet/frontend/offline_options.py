@@ -12,10 +12,8 @@ import logging
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
-from triolet.args import EngineArgs
 from triolet.errors import UsageError
 
 __all__ = ["CompilationConfig", "KVTransferConfig", "engine_options"]
@@ -59,7 +57,7 @@ NO_EFFECT: Mapping[str, str] = {
 
 
 def engine_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that :class:`EngineArgs` is to be made with. Raises UsageError naming the option."""
+    """The options that are left for :class:`triolet.args.EngineArgs`. Raises UsageError naming the option."""
     left = dict(options)
     for name in NO_EFFECT.keys() & left.keys():
         del left[name]
@@ -76,16 +74,7 @@ def engine_options(options: Mapping[str, Any]) -> dict[str, Any]:
     _normalized(KVTransferConfig, "kv_transfer_config", left.pop("kv_transfer_config", None))
     if compilation.mode:
         logger.info("compilation_config: the kernels are compiled already; nothing is left to do")
-    _check_names(left)
     return left
-
-
-def _check_names(options: Mapping[str, Any]) -> None:
-    known = {field.name for field in fields(EngineArgs)}
-    for name in sorted(options.keys() - known - {"core_factory"}):
-        close = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else "; remove it"
-        raise UsageError(f"{name}: there is no such option here{hint}", param=name)
 
 
 def _check_num_workers(num_workers: object) -> None:

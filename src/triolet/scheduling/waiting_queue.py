@@ -13,8 +13,10 @@ This module knows nothing of slots, blocks or steps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import filterfalse, takewhile
 
 from triolet.args import SchedulingPolicy
 from triolet.request import MAX_PRIORITY
@@ -45,12 +47,18 @@ class _Level:
 
 
 class WaitingQueue:
-    """Waiting sequences. One that is added is removed, or taken; one taken is put back or ends."""
+    """Waiting sequences. One that is added is removed, or taken; one taken is put back or ends.
+
+    The levels that have something waiting are kept in order, so that looking who is next takes no time that
+    grows with their number, and whatever changes them a time that grows with its logarithm.
+    """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self._policy = policy
         self._waiting: dict[int, Sequence] = {}
         self._levels: dict[int, _Level] = {}
+        self._by_priority: list[int] = []  # priorities of the levels that have something waiting
+        self._by_service: list[tuple[int, int]] = []  # the same, those first that were served longest ago
         self._num_prompt_tokens = 0
         self._num_added = 0
         self._num_taken = 0
@@ -82,7 +90,7 @@ class WaitingQueue:
 
     def most_urgent(self, *, returned_only: bool = False) -> Sequence | None:
         """The first of those with the best priority, whoever's turn it is; None if there is none."""
-        levels = sorted(self._levels.values(), key=lambda level: level.priority)
+        levels = (self._levels[priority] for priority in self._by_priority)
         return _first(levels, returned_only=returned_only)
 
     def virtual_times(self, priority: int = 0) -> dict[str, int]:
@@ -100,9 +108,7 @@ class WaitingQueue:
 
     def put_back(self, sequence: Sequence) -> None:
         """One that was taken has been thrown out and waits again."""
-        returned = self._level_to_wait_in(sequence).returned
-        returned.append(sequence)
-        returned.sort(key=lambda item: item.arrival)
+        insort(self._level_to_wait_in(sequence).returned, sequence, key=lambda item: item.arrival)
         self._enter(sequence)
 
     def remove(self, request_id: int) -> Sequence | None:
@@ -111,11 +117,14 @@ class WaitingQueue:
         if sequence is not None:
             self._leave(sequence)
             level = self._levels[sequence.priority]
+            self._take_place_from(level)
             if sequence in level.returned:
                 level.returned.remove(sequence)
                 self.end(sequence)
             else:
                 level.newcomers.remove(sequence)
+            if level:
+                self._give_place(level)
             self._forget_if_idle(level)
         return sequence
 
@@ -125,6 +134,7 @@ class WaitingQueue:
         level = self._levels[sequence.priority]
         if self._is_its_turn(level):
             sequence.priority = MOST_URGENT
+        self._take_place_from(level)
         self._num_taken += 1
         level.served_at = self._num_taken
         if sequence in level.returned:
@@ -133,6 +143,8 @@ class WaitingQueue:
         else:
             level.newcomers.take(sequence)
             level.newcomers.charge(sequence, num_tokens)
+        if level:
+            self._give_place(level)
 
     def charge(self, sequence: Sequence, num_tokens: int) -> None:
         """So many tokens of output have come of a sequence that was taken."""
@@ -160,37 +172,40 @@ class WaitingQueue:
         priority = sequence.priority
         level = self._levels.get(priority)
         if level is None:
-            level = self._levels[priority] = _Level(priority, self._num_taken)
-        elif not level:
+            level = self._levels[priority] = _Level(priority, 0)
+        if not level:
             level.served_at = self._num_taken
+            self._give_place(level)
         return level
+
+    def _give_place(self, level: _Level) -> None:
+        insort(self._by_priority, level.priority)
+        insort(self._by_service, (level.served_at, level.priority))
+
+    def _take_place_from(self, level: _Level) -> None:
+        del self._by_priority[bisect_left(self._by_priority, level.priority)]
+        del self._by_service[bisect_left(self._by_service, (level.served_at, level.priority))]
 
     def _forget_if_idle(self, level: _Level) -> None:
         if not level.returned and level.newcomers.is_idle:
             self._levels.pop(level.priority, None)
 
-    def _levels_in_order(self) -> list[_Level]:
-        waiting = [level for level in self._levels.values() if level]
-        if len(waiting) < 2:
-            return waiting
-        overdue = [level for level in waiting if self._is_overdue(level)]
-        in_time = [level for level in waiting if not self._is_overdue(level)]
-        return [
-            *sorted(overdue, key=lambda level: (level.served_at, level.priority)),
-            *sorted(in_time, key=lambda level: level.priority),
-        ]
+    def _levels_in_order(self) -> Iterator[_Level]:
+        """Those that are overdue, then the others by priority; changing the queue ends the iteration."""
+        by_service = map(self._levels.__getitem__, (priority for _, priority in self._by_service))
+        yield from takewhile(self._is_overdue, by_service)
+        by_priority = map(self._levels.__getitem__, self._by_priority)
+        yield from filterfalse(self._is_overdue, by_priority)
 
     def _is_overdue(self, level: _Level) -> bool:
         return self._num_taken - level.served_at >= MAX_PASSED_OVER
 
     def _is_its_turn(self, level: _Level) -> bool:
-        return self._is_overdue(level) and any(
-            other and other.priority < level.priority for other in self._levels.values()
-        )
+        return self._is_overdue(level) and self._by_priority[0] < level.priority
 
 
 def _first(
-    levels: list[_Level], held_back: Container[int] = (), *, returned_only: bool = False
+    levels: Iterable[_Level], held_back: Container[int] = (), *, returned_only: bool = False
 ) -> Sequence | None:
     for level in levels:
         for sequence in level.returned if returned_only else level:

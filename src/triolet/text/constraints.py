@@ -5,6 +5,7 @@ This satisfies :class:`triolet.runtime.constraints.Constraints`. It knows nothin
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ __all__ = ["GrammarConstraints", "first_line", "new_matcher"]
 
 MAX_KEPT_MATCHERS = 64
 MAX_KEPT_CHARACTERS = 4 * 2**20
+DRAWING = re.compile(r"^ *(?:\d+ \|.*|\^+) *$", re.MULTILINE)
+"""Numbered lines of the grammar and what points at a column: of no use in a message of one line."""
 
 
 @dataclass(slots=True)
@@ -156,6 +159,6 @@ def new_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.L
 
 
 def first_line(error: str) -> str:
-    """The reason at the beginning of one of llguidance's messages, without its trace and state."""
+    """The reason at the beginning of one of llguidance's messages, without its drawing, trace and state."""
     head, _, _ = error.partition("\n<")
-    return " ".join(head.split())[:300]
+    return " ".join(DRAWING.sub("", head).split())[:300]

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from triolet.text.json_formats import FORMAT_PATTERNS, SUPPORTED_FORMATS
-from triolet.text.json_schema_limits import SchemaError, check_limits
+from triolet.text.json_schema_limits import SchemaError, check_limits, escaped
 
 __all__ = [
     "MAX_REGEX",
@@ -62,8 +62,7 @@ MEANINGS = {
     "NoExtension": "it matches no text at all",
 }
 """What llguidance's messages mean here, by their beginnings."""
-REGEX_ERROR = re.compile(r"regex parse error: .* error: (?P<reason>.*?)(?: \d+ \| start: .*)?$")
-"""A message whose drawing of the place has been folded into one line, where it points at nothing."""
+REGEX_ERROR = re.compile(r"regex parse error: .* error: (?P<reason>.*)$")
 MAX_REGEX = 4096
 MAX_TRIALS = 200
 
@@ -97,7 +96,7 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The schemas right below one, each with its JSON pointer from there."""
     for keyword, value in schema.items():
         if keyword in HOLDS_MAP and isinstance(value, Mapping):
-            yield from ((f"/{keyword}/{_escaped(name)}", part) for name, part in value.items())
+            yield from ((f"/{keyword}/{escaped(name)}", part) for name, part in value.items())
         elif keyword in HOLDS_LIST and isinstance(value, list | tuple):
             yield from ((f"/{keyword}/{index}", part) for index, part in enumerate(value))
         elif keyword in HOLDS_ONE:
@@ -152,7 +151,7 @@ def _prepare_value(keyword: str, value: Any, where: str) -> Any:
             _check_text(name, f"{where}/{keyword}")
             if keyword == "patternProperties":
                 _check_regex(name, f"{where}/{keyword}")
-        return {name: _prepare(part, f"{where}/{keyword}/{_escaped(name)}") for name, part in value.items()}
+        return {name: _prepare(part, f"{where}/{keyword}/{escaped(name)}") for name, part in value.items()}
     if keyword in HOLDS_LIST and isinstance(value, list | tuple):
         return [_prepare(part, f"{where}/{keyword}/{index}") for index, part in enumerate(value)]
     if keyword in HOLDS_ONE:
@@ -250,16 +249,14 @@ def _with_exact_format(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _check_references(schema: Any) -> None:
     """A reference to something that is no schema would be read as one, unchecked."""
-    places, waiting, references = set[str](), [("#", schema)], set[str]()
+    places, waiting, references = set[str](), [("#", schema)], dict[str, str]()
     while waiting:
         where, part = waiting.pop()
         places.add(where)
         if isinstance(part, Mapping):
             waiting.extend((where + pointer, child) for pointer, child in subschemas(part))
-            references.update({part["$ref"]} if "$ref" in part else ())
-    if unknown := references - places:
-        raise SchemaError("#", f"$ref: there is no schema at {min(unknown)!r:.100}")
-
-
-def _escaped(name: object) -> str:
-    return str(name).replace("~", "~0").replace("/", "~1")
+            if "$ref" in part:
+                references[part["$ref"]] = where
+    if unknown := references.keys() - places:
+        reference = min(unknown)
+        raise SchemaError(references[reference], f"$ref: there is no schema at {reference!r:.100}")

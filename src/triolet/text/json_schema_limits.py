@@ -7,9 +7,10 @@ and the time to intersect patterns doubles with each of them. This module knows 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
-__all__ = ["SchemaError", "check_limits"]
+__all__ = ["SchemaError", "check_limits", "escaped"]
 
 MAX_DEPTH = 100
 """Objects and lists inside one another."""
@@ -35,10 +36,11 @@ class SchemaError(ValueError):
 def check_limits(schema: Any) -> None:
     """Raises :class:`SchemaError` for a schema over a limit, or a reference to nothing."""
     _check_depth(schema)
-    parts = list(_mappings(schema))
+    places = list(_mappings(schema, "#"))
+    parts = [part for _, part in places]
     targets = {
-        reference: _target(schema, reference)
-        for part in parts
+        reference: _target(schema, reference, where)
+        for where, part in places
         if isinstance(reference := part.get("$ref"), str) and reference.startswith("#")
     }
     depth = _depth(schema) + sum(_depth(target) for target in targets.values())
@@ -48,6 +50,11 @@ def check_limits(schema: Any) -> None:
     _check_patterns(parts, targets)
     for part in parts:
         _check_optional(part)
+
+
+def escaped(name: object) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return str(name).replace("~", "~0").replace("/", "~1")
 
 
 def _check_depth(schema: Any) -> None:
@@ -67,18 +74,20 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every mapping within ``value``, itself included, with its place."""
     if isinstance(value, Mapping):
-        yield value
-    for inner in _inside(value):
-        yield from _mappings(inner)
+        yield where, value
+    names = value if isinstance(value, Mapping) else count()
+    for name, inner in zip(names, _inside(value), strict=False):
+        yield from _mappings(inner, f"{where}/{escaped(name)}")
 
 
 def _depth(value: Any) -> int:
     return 1 + max((_depth(inner) for inner in _inside(value)), default=0)
 
 
-def _target(schema: Any, reference: str) -> Any:
+def _target(schema: Any, reference: str, where: str) -> Any:
     place = schema
     for name in reference.removeprefix("#").split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
@@ -87,7 +96,7 @@ def _target(schema: Any, reference: str) -> Any:
         elif isinstance(place, list | tuple) and name.isdecimal() and int(name) < len(place):
             place = place[int(name)]
         else:
-            raise SchemaError("#", f"$ref: there is nothing at {reference!r:.100}")
+            raise SchemaError(where, f"$ref: there is nothing at {reference!r:.100}")
     return place
 
 

@@ -6,6 +6,7 @@ The same handlers run on asyncio (Quart) and on Trio (QuartTrio).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from quart import Blueprint, Quart, Response
@@ -45,7 +46,7 @@ def blueprint(
     Errors of these routes are answered in the OpenAI shape; those of the rest of the application are not
     touched. Register several under different names to serve several engines.
     """
-    settings = settings or WebSettings()
+    settings = _leaving_with(engine, settings or WebSettings())
     routes = Blueprint(name, __name__)
     admission = Admission()
     # The host application gets the middleware with the routes, whatever else is put around it.
@@ -95,6 +96,12 @@ def create_app(
 
     app.asgi_app = _with_middleware(app.asgi_app, args)  # type: ignore[assignment,method-assign,arg-type]
     return app
+
+
+def _leaving_with(engine: ServingEngine, settings: WebSettings) -> WebSettings:
+    """Settings of which the server is leaving also when its engine has stopped, whoever has stopped it."""
+    is_leaving = settings.is_leaving
+    return replace(settings, is_leaving=lambda: is_leaving() or engine.state is EngineState.STOPPED)
 
 
 def _with_middleware(app: ASGIApp, args: ServeArgs) -> ASGIApp:

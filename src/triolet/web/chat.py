@@ -148,7 +148,11 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
                 **chat.rendering,
             )
             generation = await submit_all(
-                [submit], num_choices=body.num_choices, amend=chat.reader, blaming=blaming
+                [submit],
+                num_choices=body.num_choices,
+                amend=chat.reader,
+                blaming=blaming,
+                is_leaving=settings.is_leaving,
             )
         shape = ChatShape(head, engine.tokenizer, body)
         return await answer(

@@ -99,6 +99,7 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
                 amend=Echo(engine.tokenizer, is_truncated) if body.echo else None,
                 is_prompt_only=body.is_prompt_only,
                 blaming=body.blaming_its_own_fields,
+                is_leaving=settings.is_leaving,
             )
         shape = CompletionShape(head, engine.tokenizer, body)
         return await answer(

@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 from quart import Blueprint, Response, request
 
 from triolet.core.control import PauseMode, SleepPart
-from triolet.errors import InvalidRequestError
+from triolet.errors import ConflictError, InvalidRequestError
+from triolet.statistics import EngineState
 from triolet.web.admission import Admission
 from triolet.web.answer import json_response
 from triolet.web.body import decode_json, read_body
@@ -100,6 +101,10 @@ def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:
     async def resume() -> Response:
         await _read_query()
         require_serving(engine)
+        if engine.state is EngineState.DRAINING and not engine.is_paused:
+            raise ConflictError(
+                "the server drains, and that is for good: restart it to have it take new work"
+            )
         await engine.resume()
         return json_response({"status": "resumed"})
 

@@ -37,7 +37,7 @@ RETRY_AFTER_DEAD_SECONDS = 5
 
 
 class RequestAbortedError(TrioletError):
-    """The server ended the request before the model did, because it is shutting down or was told to."""
+    """The server ended the request before the model did, because it is shutting down."""
 
     status = 503
     error_type = "server_error"

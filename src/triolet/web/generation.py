@@ -111,7 +111,8 @@ class Generation:
     """Reads the streams of one request, each with ``num_choices`` choices: those of the first come first.
 
     ``amend`` is given each delta and may make another of it. ``is_prompt_only``: only the prompt is wanted.
-    ``blaming`` is around the failure of a choice, to name the fields that were sent.
+    ``blaming`` is around the failure of a choice, to name the fields that were sent. What is aborted once the
+    server ``is_leaving`` has failed, for it can be had elsewhere; before, an operator wanted it to end.
     No task outlives a call of :meth:`next`, so that the reader may be a generator, a handler or a test.
     """
 
@@ -123,12 +124,14 @@ class Generation:
         amend: Callable[[Delta], Delta] | None = None,
         is_prompt_only: bool = False,
         blaming: Callable[[], AbstractContextManager[None]] = nullcontext,
+        is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._open = dict(enumerate(streams))
         self._num_choices = num_choices
         self._amend = amend
         self._is_prompt_only = is_prompt_only
         self._blaming = blaming
+        self._is_leaving = is_leaving
         self._prompts: dict[int, PromptPart] = {}
         self._begun: set[int] = set()
         self._last: dict[int, RequestOutput] = {}
@@ -216,12 +219,8 @@ class Generation:
         is_first = index not in self._begun
         self._begun.add(index)
         finish_reason = completion.finish_reason
-        if finish_reason is FinishReason.ABORT:
-            self._fail(
-                RequestAbortedError(
-                    "The server has ended this request early: it is shutting down, or was told to."
-                )
-            )
+        if finish_reason is FinishReason.ABORT and self._is_leaving():
+            self._fail(RequestAbortedError("The server is shutting down, and has ended this request early."))
             finish_reason = None
         elif finish_reason is FinishReason.ERROR:
             self._fail(EngineGenerateError("The request failed inside the engine."))
@@ -263,7 +262,7 @@ def counting_refusals(engine: ServingEngine) -> Iterator[None]:
 
 def _without_output(delta: Delta) -> Delta:
     logprobs: list[TokenLogprobs] | None = None if delta.logprobs is None else []
-    reason = None if delta.finish_reason is None else FinishReason.LENGTH
+    reason = FinishReason.LENGTH if delta.finish_reason is FinishReason.STOP else delta.finish_reason
     return replace(delta, text="", logprobs=logprobs, finish_reason=reason, stop_reason=None)
 
 

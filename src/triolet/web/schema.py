@@ -311,7 +311,7 @@ class ChatBody(GenerationBody, kw_only=True):
 
     def _names_sent(self) -> dict[str, str]:
         names = GenerationBody._names_sent(self)
-        if self.max_tokens is None:
+        if self.max_tokens is None and self.max_completion_tokens is not None:
             names["max_tokens"] = "max_completion_tokens"
         return names
 

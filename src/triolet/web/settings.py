@@ -16,7 +16,8 @@ class WebSettings:
     with names: ``"alice:one bob:two"``) and ``api_key_file`` the routes are open, and without an admin key
     those that control the engine are shut.
 
-    ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on.
+    ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on, and what is ended
+    early is answered with an error.
     """
 
     api_key: str | None = field(default=None, repr=False)

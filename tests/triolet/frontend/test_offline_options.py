@@ -75,12 +75,3 @@ def test_handing_on_anything_is_refused_with_its_cause(value: Any) -> None:
 def test_what_has_no_effect_is_dropped_with_its_reason(name: str) -> None:
     with pytest.warns(UserWarning, match=f"{name} has no effect here: .*; remove it"):
         assert engine_options({name: True, "seed": 1}) == {"seed": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("max_modl_len", "did you mean max_model_len"), ("zzz", "remove it")]
-)
-def test_an_option_that_nobody_knows_is_refused(name: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"{name}: there is no such option here; {hint}") as caught:
-        engine_options({name: 1})
-    assert caught.value.param == name

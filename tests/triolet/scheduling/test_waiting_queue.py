@@ -152,6 +152,73 @@ def test_nobody_waits_for_ever() -> None:
     assert min(added_at.values()) > 4000 - 60 * (MAX_PASSED_OVER + 4)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_is_that_of_sorting_anew(seed: int) -> None:
+    generator = random.Random(seed)
+    queue = WaitingQueue("priority")
+    waiting: list[Sequence] = []
+    taken: list[Sequence] = []
+    returned: list[Sequence] = []
+    served_at: dict[int, int] = {}
+    num_taken = 0
+
+    def rank(sequence: Sequence) -> tuple[int, int, int, bool, int]:
+        served = served_at[sequence.priority]
+        is_in_time = num_taken - served < MAX_PASSED_OVER
+        is_new = sequence not in returned
+        return is_in_time, 0 if is_in_time else served, sequence.priority, is_new, sequence.arrival
+
+    def enter(sequence: Sequence) -> None:
+        if all(other.priority != sequence.priority for other in waiting):
+            served_at[sequence.priority] = num_taken
+        waiting.append(sequence)
+
+    for number in range(400):
+        act = generator.random()
+        if act < 0.5 or not waiting:
+            sequence = make_sequence(number, priority=min(generator.randrange(12) for _ in range(2)))
+            queue.add(sequence)
+            enter(sequence)
+        elif act < 0.6:
+            sequence = waiting.pop(generator.randrange(len(waiting)))
+            assert queue.remove(sequence.request.request_id) is sequence
+        elif act < 0.7 and taken:
+            sequence = taken.pop(generator.randrange(len(taken)))
+            returned.append(sequence)
+            queue.put_back(sequence)
+            enter(sequence)
+        else:
+            first = min(waiting, key=rank).priority
+            num_taken += 1
+            served_at[first] = num_taken
+            sequence = take(queue)
+            waiting.remove(sequence)
+            taken.append(sequence)
+        assert list(queue) == sorted(waiting, key=rank)
+
+
+class CountedPriority(int):
+    """A priority that counts how often it is compared."""
+
+    num_compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        CountedPriority.num_compared += 1
+        return super().__lt__(other)
+
+
+def test_looking_who_is_next_compares_nothing_however_many_priorities_wait() -> None:
+    priorities = [CountedPriority(number) for number in range(1000)]
+    queue = queue_of("priority", *(make_sequence(int(one), priority=one) for one in priorities))
+    CountedPriority.num_compared = 0
+    for _ in range(100):
+        queue.next()
+        queue.most_urgent()
+    assert CountedPriority.num_compared == 0
+    queue.end(take(queue))
+    assert CountedPriority.num_compared < 100
+
+
 def test_nothing_is_remembered_when_all_have_ended() -> None:
     queue = queue_of(
         "priority", *(make_sequence(number, priority=number, key=str(number)) for number in range(5))

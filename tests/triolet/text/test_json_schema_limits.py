@@ -77,6 +77,12 @@ def test_a_reference_to_nothing_is_named() -> None:
             check_limits({"$ref": reference, "$defs": {"list": [1, 2]}})
 
 
+def test_the_place_of_a_reference_to_nothing_is_told() -> None:
+    schema = {"anyOf": [{"type": "null"}, {"properties": {"a/b": {"$ref": "#/$defs/a"}}}]}
+    with pytest.raises(SchemaError, match=r"^at #/anyOf/1/properties/a~1b: \$ref: there is nothing"):
+        check_limits(schema)
+
+
 def test_the_check_itself_ends_soon() -> None:
     """Definitions that all refer to one another: as many ways as there are permutations."""
     names = [f"d{i}" for i in range(150)]

@@ -247,7 +247,7 @@ ENGINE_ERRORS = [
     ("structured_outputs: not compiled in time", "structured_outputs", "tools: not compiled in time"),
     ("bad_words: bad_words and structured_outputs forbid every one", "bad_words",
      "bad_words: bad_words and tools forbid every one"),
-    ("max_tokens: too many", "max_tokens", "max_completion_tokens: too many"),
+    ("max_tokens: too many", "max_tokens", "max_tokens: too many"),
 ]  # fmt: skip
 
 

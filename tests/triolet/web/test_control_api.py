@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
-from tests.triolet.web.serving import request_bytes, serving
+from tests.triolet.web.serving import events_of, request_bytes, serving
 
 from triolet.errors import ConflictError
 from triolet.web.control_api import CONTROL_ENDPOINTS
@@ -87,6 +88,38 @@ async def test_what_the_engine_cannot_do_now_is_a_conflict(anyio_backend_name: s
     assert response.json()["error"]["message"] == "the engine is asleep; call wake_up"
 
 
+async def test_a_stream_that_is_ended_ends_as_others_do(anyio_backend_name: str) -> None:
+    engine = FakeEngine(hold_at=2)
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 99}
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}
+    texts: list[str] = []
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+
+        async def ask() -> None:
+            answer = await running.client.post("/v1/chat/completions", json=body | streaming)
+            texts.append(answer.text)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await engine.wait_held()
+            await running.client.post("/abort_requests", json={"request_ids": "all"}, headers=ADMIN)
+    *_, last, usage, done = events_of(texts[0])
+    assert last["choices"][0]["finish_reason"] == "abort"
+    assert usage["usage"]["completion_tokens"] == 2
+    assert done == "[DONE]"
+
+
+async def test_a_drain_is_not_resumed_from_but_a_pause_that_holds_it_up_is(anyio_backend_name: str) -> None:
+    engine = FakeEngine(hold_at=0)
+    async with serving(engine, anyio_backend_name, admin_api_key="root") as running:
+        await running.client.post("/pause?mode=keep", headers=ADMIN)
+        await running.client.post("/drain", headers=ADMIN)
+        assert (await running.client.post("/resume", headers=ADMIN)).status_code == 200
+        refused = await running.client.post("/resume", headers=ADMIN)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (409, "conflict_error")
+        assert "restart" in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/pause", "/resume", "/sleep", "/wake_up"])
 async def test_a_failure_of_the_engine_is_no_conflict(anyio_backend_name: str, path: str) -> None:
     engine = FakeEngine()
@@ -145,7 +178,9 @@ async def test_requests_are_ended_by_their_names(anyio_backend_name: str, ids: A
             ended = await running.client.post("/abort_requests", json={"request_ids": ids}, headers=ADMIN)
             assert ended.json() == {"status": "aborted", "num_aborted": 2}
             answer = await stream.receive()
-            assert b"503" in answer.splitlines()[0]
+            assert b"200" in answer.splitlines()[0]
+            choices = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2])["choices"]
+            assert [(choice["text"], choice["finish_reason"]) for choice in choices] == [("", "abort")] * 2
         wrong = await running.client.post("/abort_requests", json={"request_ids": "some"}, headers=ADMIN)
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "request_ids")
 

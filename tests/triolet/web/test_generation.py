@@ -75,9 +75,30 @@ async def test_a_failure_comes_after_what_was_produced_and_ends_the_others() -> 
     assert engine.num_open == 0
 
 
-async def test_an_abort_by_the_engine_is_an_error_and_no_finish_reason() -> None:
+async def test_an_abort_is_an_end_like_others_with_what_there_is() -> None:
     engine = ready_engine(hold_at=1)
     generation = await start(engine, "a")
+    await generation.next()
+    await engine.abort(generation.request_ids)
+    (delta,) = await generation.next()
+    assert (delta.text, delta.finish_reason) == ("", FinishReason.ABORT)
+    assert generation.is_finished
+    assert generation.usage.completion_tokens == 1
+
+
+async def test_an_abort_of_a_prompt_alone_does_not_look_like_its_end() -> None:
+    engine = ready_engine(hold_at=0)
+    submit = partial(engine.submit, "a", PARAMS)
+    generation = await submit_all([submit], is_prompt_only=True)
+    await engine.abort(generation.request_ids)
+    (delta,) = await generation.next()
+    assert delta.finish_reason is FinishReason.ABORT
+
+
+async def test_an_abort_by_a_server_that_leaves_is_an_error_and_no_finish_reason() -> None:
+    engine = ready_engine(hold_at=1)
+    submit = partial(engine.submit, "a", PARAMS)
+    generation = await submit_all([submit], is_leaving=lambda: True)
     await generation.next()
     engine.abort_all("shutdown")
     (delta,) = await generation.next()

@@ -196,7 +196,7 @@ def message(**fields: Any) -> dict[str, Any]:
         ({"first_token_timeout": -1}, "first_token_timeout"),
         ({"user": 5}, "user"),
         ({"length_penalty": 2}, "length_penalty"),
-        ({"use_beam_search": True}, "max_completion_tokens"),
+        ({"use_beam_search": True}, "max_tokens"),
         ({"use_beam_search": True, "max_tokens": 5, "temperature": 0.5}, "temperature"),
         ({"use_beam_search": True, "max_tokens": 5, "logprobs": True}, "logprobs"),
         ({"use_beam_search": True, "max_tokens": 5, "stop": "x"}, "stop"),
