@@ -36,7 +36,6 @@ from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt, prompt_length
 from triolet.frontend.loading import find_model, load_text, served_names
-from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.preparation import Preparation
 from triolet.frontend.request_builder import num_items
 from triolet.frontend.request_state import RequestState
@@ -45,7 +44,7 @@ from triolet.frontend.snapshot import engine_health, engine_statistics, state_wi
 from triolet.frontend.stream import LazyRequestStream, RequestStream
 from triolet.request import RequestOptions, RequestOutput
 from triolet.sampling_params import BeamSearchParams, SamplingParams
-from triolet.statistics import EngineHealth, EngineState, EngineStatistics
+from triolet.statistics import EngineHealth, EngineState, EngineStatistics, FrontendStatistics
 
 if TYPE_CHECKING:
     from triolet.models.source import ModelFiles
@@ -241,6 +240,11 @@ class Engine(EngineControl):
     def statistics(self) -> EngineStatistics:
         """An immutable snapshot, computed from live state; see :meth:`refresh_statistics`."""
         return engine_statistics(self.state, self._statistics, self._client)
+
+    @property
+    def front_end_statistics(self) -> FrontendStatistics:
+        """What this front end alone has counted."""
+        return self._statistics
 
     async def refresh_statistics(self) -> None:
         """Have :meth:`statistics` exact where engine cores run elsewhere, as far as they answer in time."""

@@ -23,10 +23,11 @@ from triolet.errors import InvalidRequestError, RequestError
 from triolet.frontend.exclusive import Exclusive
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
 from triolet.frontend.loading import PhaseLog, find_model, load_text
-from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
+from triolet.frontend.output_processor import OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.request import RequestOptions, RequestOutput, TokenOutput
 from triolet.sampling_params import SamplingParams
+from triolet.statistics import FrontendStatistics
 
 __all__ = ["LLMEngine"]
 

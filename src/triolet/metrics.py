@@ -177,8 +177,12 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def render_metrics(statistics: EngineStatistics, *, model_name: str) -> bytes:
-    """The whole page: the engine's metrics, and those of the process (memory, CPU time, open files)."""
+    """The whole page: the engine's metrics, and those of the process (memory, CPU time, open files).
+
+    Not the latter where several processes answer in turns, since each would tell of itself alone.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineCollector(statistics, model_name=model_name))
-    ProcessCollector(registry=registry)
+    if statistics.num_front_ends == 1:
+        ProcessCollector(registry=registry)
     return generate_latest(registry)

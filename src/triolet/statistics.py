@@ -15,6 +15,7 @@ __all__ = [
     "EngineHealth",
     "EngineState",
     "EngineStatistics",
+    "FrontendStatistics",
     "Histogram",
     "IterationStatistics",
     "RankHealth",
@@ -77,6 +78,12 @@ class Histogram:
     def copy(self) -> Histogram:
         return Histogram(self.bounds, list(self.counts), self.total)
 
+    def add(self, other: Histogram) -> None:
+        """Count in what another of the same bounds has observed."""
+        assert self.bounds == other.bounds
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
 
 def count_histogram() -> Histogram:
     """For small numbers of things, 1 to 128."""
@@ -86,6 +93,39 @@ def count_histogram() -> Histogram:
 def token_histogram() -> Histogram:
     """For numbers of tokens, 1 to 131,072."""
     return Histogram(TOKEN_BUCKETS)
+
+
+@dataclass(slots=True)
+class FrontendStatistics:
+    """Counts of a front end over all requests that ended, and times of those under way too. Seconds."""
+
+    outcomes: dict[str, int] = field(default_factory=dict)
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    time_to_first_token: Histogram = field(default_factory=Histogram)
+    inter_token_latency: Histogram = field(default_factory=Histogram)
+    request_latency: Histogram = field(default_factory=Histogram)
+    params_n: Histogram = field(default_factory=count_histogram)
+    params_max_tokens: Histogram = field(default_factory=token_histogram)
+
+    def count(self, outcome: str, number: int = 1) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + number
+
+    @staticmethod
+    def total(parts: Iterable[FrontendStatistics]) -> FrontendStatistics:
+        """Those of several front ends as if they were one; none of them is kept or changed."""
+        whole = FrontendStatistics()
+        for part in parts:
+            for outcome, number in part.outcomes.items():
+                whole.count(outcome, number)
+            whole.num_prompt_tokens += part.num_prompt_tokens
+            whole.num_generated_tokens += part.num_generated_tokens
+            whole.time_to_first_token.add(part.time_to_first_token)
+            whole.inter_token_latency.add(part.inter_token_latency)
+            whole.request_latency.add(part.request_latency)
+            whole.params_n.add(part.params_n)
+            whole.params_max_tokens.add(part.params_max_tokens)
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +283,7 @@ class EngineStatistics:
 
     ``ranks``: its engine cores, one in the simplest case, none before there is one. ``outcomes`` counts ended
     requests by outcome: a finish reason, ``failed``, ``refused`` or ``invalid``. ``params_…`` is what
-    requests asked for.
+    requests asked for. ``num_front_ends``: over how many processes that take requests it counts.
     """
 
     state: EngineState
@@ -256,6 +296,7 @@ class EngineStatistics:
     request_latency: Histogram
     params_n: Histogram = field(default_factory=count_histogram)
     params_max_tokens: Histogram = field(default_factory=token_histogram)
+    num_front_ends: int = 1
 
     @property
     def scheduler(self) -> SchedulerStatistics:

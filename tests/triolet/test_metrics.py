@@ -139,3 +139,5 @@ def test_exactly_one_state_is_on() -> None:
 
 def test_the_process_is_there_too() -> None:
     assert samples(statistics())["process_resident_memory_bytes", ""] > 0
+    shared = samples(replace(statistics(), num_front_ends=2))
+    assert not any(name.startswith("process_") for name, _ in shared), "of which process would it be?"

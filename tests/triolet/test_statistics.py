@@ -9,6 +9,7 @@ from triolet.statistics import (
     EngineHealth,
     EngineState,
     EngineStatistics,
+    FrontendStatistics,
     Histogram,
     RankHealth,
     RankState,
@@ -98,3 +99,20 @@ def test_an_engine_serves_while_one_of_its_cores_does(
 ) -> None:
     told = tuple(RankHealth.of(RankStatistics(rank=rank, state=one)) for rank, one in enumerate(ranks))
     assert EngineHealth(state=state, ranks=told).is_serving is is_serving
+
+
+def test_front_ends_are_added_up_without_changing_them() -> None:
+    parts = [FrontendStatistics(), FrontendStatistics()]
+    for part, seconds in zip(parts, (0.2, 3.0), strict=True):
+        part.count("stop")
+        part.num_prompt_tokens, part.num_generated_tokens = 10, 5
+        part.time_to_first_token.observe(seconds)
+        part.params_n.observe(2)
+    parts[1].count("failed", 3)
+    whole = FrontendStatistics.total(parts)
+    assert whole.outcomes == {"stop": 2, "failed": 3}
+    assert (whole.num_prompt_tokens, whole.num_generated_tokens) == (20, 10)
+    assert (sum(whole.time_to_first_token.counts), whole.time_to_first_token.total) == (2, 3.2)
+    assert sum(whole.params_n.counts) == 2
+    assert [sum(part.time_to_first_token.counts) for part in parts] == [1, 1]
+    assert whole.request_latency.counts == [0] * len(whole.request_latency.counts)

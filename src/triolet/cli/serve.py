@@ -68,6 +68,10 @@ def _serve_of(args: ServeArgs) -> Callable[[ServeArgs], Awaitable[int]]:
         from triolet.cluster.headless import serve_headless
 
         return serve_headless
+    if shape.num_api_servers > 1:
+        from triolet.web.launch import launch
+
+        return launch
     from triolet.web.serve import serve
 
     return serve

@@ -20,9 +20,9 @@ from triolet.core.service import CoreService
 from triolet.errors import UsageError
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
-from triolet.statistics import RankState, RankStatistics
+from triolet.statistics import FrontendStatistics, RankState, RankStatistics
 
-__all__ = ["ClientFactory", "EngineClient", "RankRestarter", "open_client"]
+__all__ = ["ClientFactory", "EngineClient", "FrontEndPeer", "RankRestarter", "open_client"]
 
 
 class EngineClient(Protocol):
@@ -130,6 +130,16 @@ class RankRestarter(Protocol):
         Return when the new one serves. Raises ConflictError where there is none to replace, EngineDeadError
         where none comes.
         """
+        ...
+
+
+@runtime_checkable
+class FrontEndPeer(Protocol):
+    """A client of one front end among several that share the engines."""
+
+    @property
+    def peer_statistics(self) -> tuple[FrontendStatistics, ...]:
+        """What the others counted, as of the last :meth:`EngineClient.refresh_statistics`."""
         ...
 
 

@@ -14,17 +14,12 @@ import sniffio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
-from triolet.cluster.engine_cluster import (
-    EngineCluster,
-    cannot_listen,
-    front_end_places,
-    launch_credentials,
-)
-from triolet.cluster.front_end import FrontEnd
+from triolet.cluster.engine_cluster import EngineCluster, launch_credentials
 from triolet.cluster.joining import Credentials
 from triolet.cluster.processes import ProcessStarter, SubprocessStarter
+from triolet.cluster.reception import Reception, front_end_places
 from triolet.cluster.router import Router
-from triolet.cluster.transport import Address, SocketTransport, Transport
+from triolet.cluster.transport import SocketTransport, Transport
 from triolet.core.errors import single_error
 
 __all__ = ["ClusterClient", "open_cluster_client"]
@@ -49,12 +44,12 @@ class ClusterClient(Router):
     ) -> None:
         shape = args.launch_shape()
         super().__init__(args, shape.served_ranks)
-        (self._place,) = front_end_places(shape, credentials.random_bytes)
-        self._transport = transport
-        self._credentials = credentials
-        self._liveness_timeout = args.liveness_timeout
+        (place,) = front_end_places(shape, credentials.random_bytes)
+        self._reception = Reception(
+            self, place, transport, credentials, liveness_timeout=args.liveness_timeout
+        )
         self._cluster = EngineCluster(
-            args, [self._place], starter, transport, credentials,
+            args, [place], starter, transport, credentials,
             on_phase=on_phase, first_generation=first_generation,
         )  # fmt: skip
 
@@ -67,8 +62,7 @@ class ClusterClient(Router):
         """
         try:
             async with anyio.create_task_group() as tasks:
-                for address in self._place.addresses:
-                    await tasks.start(self._listen, address)
+                await tasks.start(self._reception.run)
                 self._cluster.directory.subscribe(self.update)
                 await tasks.start(self._cluster.run)
                 await tasks.start(super().run)
@@ -91,16 +85,6 @@ class ClusterClient(Router):
         """
         await self._cluster.restart(rank, seconds)
         await self.wait_serving([rank])
-
-    async def _listen(self, address: Address, *, task_status: TaskStatus[Address]) -> None:
-        liveness_timeout = None if address.host is None else self._liveness_timeout
-        front_end = FrontEnd(
-            self, self._transport, address, self._credentials, liveness_timeout=liveness_timeout
-        )
-        try:
-            await front_end.run(task_status=task_status)
-        except OSError as exc:
-            raise cannot_listen(address, exc) from exc
 
 
 def open_cluster_client(args: EngineArgs, on_phase: Callable[[str], None]) -> ClusterClient:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import anyio
 from anyio.abc import TaskStatus
@@ -21,14 +20,14 @@ from triolet.cluster.joining import Credentials
 from triolet.cluster.messages import RankReport
 from triolet.cluster.processes import ProcessStarter
 from triolet.cluster.rank_supervisor import RankSupervisor
+from triolet.cluster.reception import FrontEndPlace, cannot_listen
 from triolet.cluster.shared_options import cluster_secret, shared_options
 from triolet.cluster.transport import Address, Listener, Transport
 from triolet.core.errors import single_error
-from triolet.errors import ConflictError, JoinError, UsageError
-from triolet.launch_shape import LaunchShape
+from triolet.errors import ConflictError, JoinError
 from triolet.statistics import RankState
 
-__all__ = ["EngineCluster", "FrontEndPlace", "cannot_listen", "front_end_places", "launch_credentials"]
+__all__ = ["EngineCluster", "launch_credentials"]
 
 SECRET_BYTES = 32
 
@@ -38,31 +37,6 @@ LEAVE_PATIENCE = 3.0
 """Seconds that nodes may take to leave, beyond those that they have to finish requests."""
 
 logger = logging.getLogger("triolet.cluster")
-
-
-@dataclass(frozen=True, slots=True)
-class FrontEndPlace:
-    """Where engines find a front end: those of its machine at ``near``, the others at ``far``."""
-
-    near: Address | None
-    far: Address | None
-
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """Where it has to listen."""
-        return tuple(address for address in (self.near, self.far) if address is not None)
-
-
-def front_end_places(shape: LaunchShape, random_bytes: Callable[[int], bytes]) -> tuple[FrontEndPlace, ...]:
-    """The places of all front ends of a shape. No socket is opened that no engine would dial."""
-    launch = random_bytes(8).hex()
-
-    def place(index: int) -> FrontEndPlace:
-        near = Address(name=f"triolet-{launch}-{index}") if shape.local_ranks else None
-        far = Address(shape.head_host, shape.head_port + 1 + index) if shape.remote_ranks else None
-        return FrontEndPlace(near, far)
-
-    return tuple(map(place, range(shape.num_api_servers)))
 
 
 def launch_credentials(args: EngineArgs) -> Credentials:
@@ -231,15 +205,6 @@ class EngineCluster:
         missing = [] if self._head is None else self._head.missing_ranks
         if missing:
             yield f"waiting for machines with {_ranks(missing)}"
-
-
-def cannot_listen(address: Address, error: OSError) -> UsageError:
-    """What is wrong with an address of ours that other machines are to dial."""
-    return UsageError(
-        f"cannot listen on {address.host} port {address.port} for other machines "
-        f"(--data-parallel-address, --data-parallel-rpc-port): {error.strerror or error}",
-        param="data_parallel_rpc_port",
-    )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

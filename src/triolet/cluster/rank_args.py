@@ -1,4 +1,4 @@
-"""The options of one engine among several, as they are sent to its process and made anew there.
+"""The options of an engine among several, or of a server, as they are sent to its process.
 
 This module knows no message.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from triolet.args import EngineArgs
 from triolet.parallel_args import ParallelArgs
 
-__all__ = ["plain_rank_args", "rank_args"]
+__all__ = ["plain_args", "plain_rank_args", "rank_args"]
 
 UNLIMITED = 2**31 - 1
 """For the queue of an engine process: the front ends limit what waits, over all engines."""
@@ -28,6 +28,11 @@ def plain_rank_args(args: EngineArgs, *, num_threads: int) -> dict[str, Any]:
     }
     limits = {"max_num_queued_requests": UNLIMITED, "max_num_queued_tokens": UNLIMITED}
     return values | limits | {"num_threads": num_threads}
+
+
+def plain_args(args: EngineArgs) -> dict[str, Any]:
+    """All options as values that can be sent."""
+    return {option.name: _plain(getattr(args, option.name)) for option in fields(args)}
 
 
 def rank_args(values: dict[str, Any]) -> EngineArgs:

@@ -8,31 +8,14 @@ This module knows neither the engine nor an event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from triolet.errors import EngineDeadError, EngineGenerateError, InvalidRequestError, TrioletError
 from triolet.frontend.request_state import NO_ORDERS, CoreOrders, RequestState
 from triolet.request import FinishReason, RequestOutput, TokenOutput
-from triolet.statistics import Histogram, count_histogram, token_histogram
+from triolet.statistics import FrontendStatistics
 
-__all__ = ["FrontendStatistics", "OutputProcessor", "ProcessedOutput"]
-
-
-@dataclass(slots=True)
-class FrontendStatistics:
-    """Counts over all requests that ended, and times of those under way too. Seconds."""
-
-    outcomes: dict[str, int] = field(default_factory=dict)
-    num_prompt_tokens: int = 0
-    num_generated_tokens: int = 0
-    time_to_first_token: Histogram = field(default_factory=Histogram)
-    inter_token_latency: Histogram = field(default_factory=Histogram)
-    request_latency: Histogram = field(default_factory=Histogram)
-    params_n: Histogram = field(default_factory=count_histogram)
-    params_max_tokens: Histogram = field(default_factory=token_histogram)
-
-    def count(self, outcome: str) -> None:
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+__all__ = ["OutputProcessor", "ProcessedOutput"]
 
 
 @dataclass(frozen=True, slots=True)

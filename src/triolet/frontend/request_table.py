@@ -17,10 +17,11 @@ from triolet.cluster.client import EngineClient
 from triolet.core.loop import LoopPoster
 from triolet.errors import EngineDeadError, RequestError
 from triolet.frontend.collector import RequestOutputCollector
-from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
+from triolet.frontend.output_processor import OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.stream import RequestStream
 from triolet.request import TokenOutput
+from triolet.statistics import FrontendStatistics
 
 __all__ = ["RequestTable"]
 

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from triolet.cluster.client import EngineClient
-from triolet.frontend.output_processor import FrontendStatistics
-from triolet.statistics import EngineHealth, EngineState, EngineStatistics, RankHealth, RankState
+from triolet.cluster.client import EngineClient, FrontEndPeer
+from triolet.statistics import (
+    EngineHealth,
+    EngineState,
+    EngineStatistics,
+    FrontendStatistics,
+    RankHealth,
+    RankState,
+)
 
 __all__ = ["engine_health", "engine_statistics", "state_with_ranks"]
 
@@ -45,18 +51,21 @@ def engine_health(
 def engine_statistics(
     state: EngineState, front: FrontendStatistics, client: EngineClient | None
 ) -> EngineStatistics:
-    """From live state; without cores while there is no client yet."""
+    """From live state, other front ends of the same cores included; no cores while there is no client."""
+    peers = client.peer_statistics if isinstance(client, FrontEndPeer) else ()
+    front = FrontendStatistics.total([front, *peers])
     return EngineStatistics(
         state=state,
+        num_front_ends=1 + len(peers),
         ranks=() if client is None else client.rank_statistics(),
-        outcomes=dict(front.outcomes),
+        outcomes=front.outcomes,
         num_prompt_tokens=front.num_prompt_tokens,
         num_generated_tokens=front.num_generated_tokens,
-        time_to_first_token=front.time_to_first_token.copy(),
-        inter_token_latency=front.inter_token_latency.copy(),
-        request_latency=front.request_latency.copy(),
-        params_n=front.params_n.copy(),
-        params_max_tokens=front.params_max_tokens.copy(),
+        time_to_first_token=front.time_to_first_token,
+        inter_token_latency=front.inter_token_latency,
+        request_latency=front.request_latency,
+        params_n=front.params_n,
+        params_max_tokens=front.params_max_tokens,
     )
 
 

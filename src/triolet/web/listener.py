@@ -10,15 +10,21 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from triolet.args import ServeArgs
 from triolet.errors import UsageError
 
-__all__ = ["address_url", "open_listener", "open_unix_listener"]
+__all__ = ["address_url", "listen", "open_listener", "open_unix_listener"]
 
 BACKLOG = 1024
 NOT_SENT_BYTES = 16 * 1024
 """What the kernel takes before a reader that has stopped reading holds up the stream (instead of 4 MB)."""
 USER_TIMEOUT_MILLISECONDS = 10_000
 """How long data may stay unacknowledged before a stalled or vanished peer is given up."""
+
+
+def listen(args: ServeArgs) -> socket.socket:
+    """The socket to serve on. Raises :class:`UsageError` for an address that cannot be had."""
+    return open_listener(args.host, args.port) if args.uds is None else open_unix_listener(args.uds)
 
 
 def open_listener(host: str, port: int) -> socket.socket:

@@ -13,8 +13,7 @@ import os
 import shlex
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -24,12 +23,13 @@ from triolet.args import ServeArgs
 from triolet.errors import TrioletError, UsageError
 from triolet.web.app import create_app
 from triolet.web.auth import key_option
+from triolet.web.console import write_line
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
-from triolet.web.listener import address_url, open_listener, open_unix_listener
+from triolet.web.listener import address_url, listen
 from triolet.web.middleware import OpenRequests
 from triolet.web.serving_engine import ServingEngine
 
-__all__ = ["Server", "listen", "serve"]
+__all__ = ["Server", "serve"]
 
 logger = logging.getLogger("triolet.web")
 
@@ -55,16 +55,11 @@ async def serve(args: ServeArgs) -> int:
             args.uds.unlink(missing_ok=True)
 
 
-def listen(args: ServeArgs) -> socket.socket:
-    """The socket to serve on. Raises :class:`UsageError` for an address that cannot be had."""
-    return open_listener(args.host, args.port) if args.uds is None else open_unix_listener(args.uds)
-
-
 class Server:
     """One run of the server. ``announce`` gets the lines for the user once the server is ready.
 
     ``exit_now`` ends the process when a second signal comes, and when connections or the engine cannot be
-    closed in time.
+    closed in time. ``signals`` are obeyed, none in a process that somebody else tells to end.
     """
 
     def __init__(
@@ -75,13 +70,15 @@ class Server:
         *,
         announce: Callable[[str], None] | None = None,
         exit_now: Callable[[int], Any] = os._exit,
+        signals: Sequence[signal.Signals] | None = None,
     ) -> None:
         self._args = args
         self._engine = engine
         self._listener = listener
         self._url = address_url(listener)
-        self._announce = announce or _write_line
+        self._announce = announce or write_line
         self._exit_now = exit_now
+        self._signals = _signals_of(args) if signals is None else signals
         self._is_leaving = False
         app = create_app(engine, args, is_leaving=lambda: self._is_leaving)
         self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
@@ -104,6 +101,11 @@ class Server:
         return self._requests.num_open
 
     @property
+    def failure(self) -> Exception | None:
+        """What the engine has failed with."""
+        return self._failure
+
+    @property
     def _exit_code(self) -> int:
         if self._failure is None:
             return 0
@@ -122,14 +124,14 @@ class Server:
             logger.critical("the server has stopped: %s", _cause(self._failure))
         return self._exit_code
 
-    async def drain(self) -> None:
-        """Leave in phases, as the first signal asks for."""
+    async def drain(self, seconds: float | None = None) -> None:
+        """Leave in phases, as the first signal asks for; ``seconds`` instead of ``--shutdown-timeout``."""
         logger.info("draining: /ready is off")
         self._is_leaving = True
         await anyio.sleep(self._args.drain_lead_time)
         self._engine.begin_drain()
         logger.info("draining: no new work; %d requests under way", self._requests.num_open)
-        with anyio.move_on_after(self._args.shutdown_timeout):
+        with anyio.move_on_after(self._args.shutdown_timeout if seconds is None else seconds):
             await self._engine.wait_idle()
         self._engine.abort_all("the server is shutting down")
         await self._close()
@@ -168,10 +170,10 @@ class Server:
             self._is_http_closed.set()
 
     async def _watch_signals(self, group: anyio.abc.TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if not self._args.launch_shape().is_one_process:
-            numbers.append(signal.SIGHUP)
-        with anyio.open_signal_receiver(*numbers) as signals:
+        if not self._signals:
+            task_status.started()
+            return
+        with anyio.open_signal_receiver(*self._signals) as signals:
             task_status.started()
             await self._on_signals(signals, group)
 
@@ -204,6 +206,12 @@ class Server:
         self._announce(_curl_command(socket_option + self._url, model, key))
 
 
+def _signals_of(args: ServeArgs) -> list[signal.Signals]:
+    """Those that are obeyed. A hang-up replaces engine processes where there are some."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    return numbers if args.launch_shape().is_one_process else [*numbers, signal.SIGHUP]
+
+
 class _WhenReady(TaskStatus[None]):
     """Calls back when the engine says that it is ready."""
 
@@ -226,15 +234,3 @@ def _cause(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
-
-
-def _write_line(line: str) -> None:
-    """To the standard output, whose loss (a full disk, `| head -1`) ends no server."""
-    try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    except OSError as error:
-        logger.warning("nothing more is written to the standard output: %s", error)
-        # Or what is left in its buffer would make the exit complain, and fail.
-        with open(os.devnull, "wb") as sink:
-            os.dup2(sink.fileno(), sys.stdout.fileno())

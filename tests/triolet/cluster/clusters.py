@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,14 +24,27 @@ __all__ = ["FakeEngines", "RunningClient"]
 
 
 class FakeEngines:
-    """A starter whose processes are engines that compute nothing. ``fail``: see :class:`FakeRankClient`."""
+    """A starter whose processes are engines that compute nothing. ``fail``: see :class:`FakeRankClient`.
 
-    def __init__(self, *, step_seconds: float = 0.01, fail: Callable[[], None] = lambda: None) -> None:
+    ``others`` is what processes are that are no engines.
+    """
+
+    def __init__(
+        self,
+        *,
+        step_seconds: float = 0.01,
+        fail: Callable[[], None] = lambda: None,
+        others: Callable[[ByteStream], Awaitable[int]] | None = None,
+    ) -> None:
         self.starter = FakeStarter(self._role)
+        self._others = others
         self.fail = fail
         self._step_seconds = step_seconds
 
     async def _role(self, child: FakeChild, stream: ByteStream) -> int:
+        if self._others is not None and not child.name.startswith("engine"):
+            return await self._others(stream)
+
         async def serve(link: Link) -> None:
             await serve_rank(link, TRANSPORT, self._engine)
 

@@ -8,9 +8,10 @@ from tests.triolet.frontend.parts import input_processor, new_request, token_out
 
 from triolet.errors import EngineDeadError, EngineGenerateError, InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor
-from triolet.frontend.output_processor import FrontendStatistics, OutputProcessor, ProcessedOutput
+from triolet.frontend.output_processor import OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.request import CompletionOutput, FinishReason, TokenOutput
+from triolet.statistics import FrontendStatistics
 
 
 @pytest.fixture(scope="module")

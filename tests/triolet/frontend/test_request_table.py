@@ -12,11 +12,11 @@ from tests.triolet.frontend.parts import input_processor, new_request, token_out
 from triolet.core.loop import loop_poster
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
 from triolet.frontend.input_processor import InputProcessor
-from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.request_table import OUTPUT_CHUNK, RequestTable
 from triolet.frontend.stream import RequestStream
 from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
 from triolet.sampling_params import BeamSearchParams
+from triolet.statistics import FrontendStatistics
 
 pytestmark = pytest.mark.anyio
 

@@ -4,9 +4,8 @@ import pytest
 from tests.fakes import FakeRunner, fake_core
 
 from triolet.core.service import CoreService
-from triolet.frontend.output_processor import FrontendStatistics
 from triolet.frontend.snapshot import engine_health, engine_statistics, state_with_ranks
-from triolet.statistics import EngineState, RankState, RankStatistics
+from triolet.statistics import EngineState, FrontendStatistics, RankState, RankStatistics
 
 
 def test_a_snapshot_without_a_core_is_of_zeros_and_does_not_change() -> None:

@@ -14,8 +14,8 @@ from anyio.abc import SocketStream
 
 from triolet.args import ServeArgs
 from triolet.statistics import EngineState
-from triolet.web.listener import address_url
-from triolet.web.serve import Server, listen
+from triolet.web.listener import address_url, listen
+from triolet.web.serve import Server
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from typing import Any
 
 import anyio
@@ -14,7 +13,6 @@ from tests.triolet.web.serving import Running, events_of, read_until, request_by
 
 from triolet.errors import ModelLoadError, UsageError
 from triolet.web import listener as listener_module
-from triolet.web import serve
 
 pytestmark = pytest.mark.anyio
 BODY = {"prompt": "hi", "max_tokens": 99}
@@ -164,14 +162,3 @@ async def test_no_task_is_left_on_asyncio(anyio_backend_name: str) -> None:
             await running.server.drain()
     await anyio.wait_all_tasks_blocked()
     assert asyncio.all_tasks() <= before
-
-
-def test_the_loss_of_the_standard_output_ends_no_server(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        with caplog.at_level(logging.WARNING):
-            serve._write_line("ready")
-        assert "No space left" in caplog.text
-        serve._write_line("try it")

@@ -1,0 +1,94 @@
+"""An API server's link to its launcher: news of the engines from there, orders, and calls both ways.
+
+This module knows neither requests nor HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+
+from triolet.cluster.frames import WireError
+from triolet.cluster.link import Link
+from triolet.cluster.messages import Call, Drain, Phase, RankReport, RankReports, RemoteError, Result
+from triolet.cluster.rank_calls import RankCalls
+
+__all__ = ["ANNOUNCE", "Answer", "LauncherLink", "answer_call"]
+
+ANNOUNCE = -1
+"""The id of calls whose answer nobody waits for: a line for the user."""
+
+Answer = Callable[..., Awaitable[Any]]
+
+
+class LauncherLink:
+    """``link`` is run by the caller, and its first message has been received."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._calls = RankCalls(link, "the launcher")
+        self._reports: dict[int, RankReport] = {}
+        self._on_reports: Callable[[Iterable[RankReport]], None] = lambda reports: None
+        self._on_phase: Callable[[str], None] = lambda phase: None
+        self._phase: str | None = None
+        self._answers: dict[str, Answer] = {}
+
+    def follow(
+        self, on_reports: Callable[[Iterable[RankReport]], None], on_phase: Callable[[str], None]
+    ) -> None:
+        """From here on pass on what is known of the engines, beginning with all there is."""
+        on_reports(self._reports.values())
+        if self._phase is not None:
+            on_phase(self._phase)
+        self._on_reports, self._on_phase = on_reports, on_phase
+
+    def answer(self, answers: Mapping[str, Answer]) -> None:
+        """From here on answer such calls of the launcher."""
+        self._answers.update(answers)
+
+    def announce(self, line: str) -> None:
+        """Have the launcher tell the user, once all API servers say so."""
+        self._link.post(Call(ANNOUNCE, "announce", (line,)))
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The launcher's answer. Raises the error that it answers with.
+
+        Cancellation: what is asked for happens all the same.
+        """
+        return await self._calls.call(method, *arguments)
+
+    async def run(self, drain: Callable[[float], Awaitable[None]]) -> None:
+        """Take what the launcher says; ``drain(seconds)`` is what it orders in the end.
+
+        Raises WireError for what makes no sense, LinkClosedError where the launcher has gone.
+        """
+        async with anyio.create_task_group() as tasks:
+            while True:
+                match await self._link.receive():
+                    case RankReports(reports):
+                        self._reports.update((report.rank, report) for report in reports)
+                        self._on_reports(reports)
+                    case Phase(text):
+                        self._phase = text
+                        self._on_phase(text)
+                    case Drain(seconds):
+                        tasks.start_soon(drain, seconds)
+                    case Call() as call:
+                        tasks.start_soon(self._answer, call)
+                    case Result() as result:
+                        self._calls.settle(result)
+                    case message:
+                        raise WireError(f"{type(message).__name__} is no order to an API server")
+
+    async def _answer(self, call: Call) -> None:
+        self._link.post(await answer_call(call, self._answers))
+
+
+async def answer_call(call: Call, answers: Mapping[str, Answer]) -> Result:
+    """Do what is asked for; what goes wrong is part of the answer."""
+    try:
+        return Result(call.call_id, await answers[call.method](*call.arguments))
+    except Exception as exc:
+        return Result(call.call_id, error=RemoteError.of(exc))

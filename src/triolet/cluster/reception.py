@@ -1,0 +1,94 @@
+"""Where front ends are found, and how one has all engines that dial it served by its router.
+
+This module knows nothing of who starts engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskStatus
+
+from triolet.cluster.front_end import FrontEnd
+from triolet.cluster.joining import Credentials
+from triolet.cluster.router import Router
+from triolet.cluster.transport import Address, Transport
+from triolet.errors import UsageError
+from triolet.launch_shape import LaunchShape
+
+__all__ = ["FrontEndPlace", "Reception", "cannot_listen", "front_end_places"]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndPlace:
+    """Where engines find a front end: those of its machine at ``near``, the others at ``far``."""
+
+    near: Address | None
+    far: Address | None
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Where it has to listen."""
+        return tuple(address for address in (self.near, self.far) if address is not None)
+
+
+def front_end_places(shape: LaunchShape, random_bytes: Callable[[int], bytes]) -> tuple[FrontEndPlace, ...]:
+    """The places of all front ends of a shape. No socket is opened that no engine would dial."""
+    launch = random_bytes(8).hex()
+
+    def place(index: int) -> FrontEndPlace:
+        near = Address(name=f"triolet-{launch}-{index}") if shape.local_ranks else None
+        far = Address(shape.head_host, shape.head_port + 1 + index) if shape.remote_ranks else None
+        return FrontEndPlace(near, far)
+
+    return tuple(map(place, range(shape.num_api_servers)))
+
+
+class Reception:
+    """Has ``router`` serve the engines that dial ``place``.
+
+    ``liveness_timeout``: seconds of silence after which an engine on another machine counts as lost.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        place: FrontEndPlace,
+        transport: Transport,
+        credentials: Credentials,
+        *,
+        liveness_timeout: float,
+    ) -> None:
+        self._router = router
+        self._place = place
+        self._transport = transport
+        self._credentials = credentials
+        self._liveness_timeout = liveness_timeout
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Report started once engines can dial; serve until cancelled. Raises UsageError where that fails."""
+        async with anyio.create_task_group() as tasks:
+            for address in self._place.addresses:
+                await tasks.start(self._listen, address)
+            task_status.started()
+
+    async def _listen(self, address: Address, *, task_status: TaskStatus[Address]) -> None:
+        front_end = FrontEnd(
+            self._router, self._transport, address, self._credentials,
+            liveness_timeout=None if address.host is None else self._liveness_timeout,
+        )  # fmt: skip
+        try:
+            await front_end.run(task_status=task_status)
+        except OSError as exc:
+            raise cannot_listen(address, exc) from exc
+
+
+def cannot_listen(address: Address, error: OSError) -> UsageError:
+    """What is wrong with an address of ours that other machines are to dial."""
+    return UsageError(
+        f"cannot listen on {address.host} port {address.port} for other machines "
+        f"(--data-parallel-address, --data-parallel-rpc-port): {error.strerror or error}",
+        param="data_parallel_rpc_port",
+    )

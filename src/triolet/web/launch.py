@@ -1,0 +1,35 @@
+"""Several API servers on one socket: opens it, and has a launcher run everything. Serves nothing itself."""
+
+from __future__ import annotations
+
+import time
+
+from triolet.args import ServeArgs
+from triolet.cluster.engine_cluster import launch_credentials
+from triolet.cluster.launcher import Launcher
+from triolet.cluster.processes import SubprocessStarter
+from triolet.cluster.transport import SocketTransport
+from triolet.web.console import write_line
+from triolet.web.listener import listen
+
+__all__ = ["launch"]
+
+API_SERVER_ROLE = "triolet.web.api_process:api_server"
+
+
+async def launch(args: ServeArgs) -> int:
+    """Serve until a signal or a failure; the exit code.
+
+    Raises UsageError if the address cannot be listened on. Runs in the main thread only.
+    """
+    credentials = launch_credentials(args)
+    listener = listen(args)
+    try:
+        return await Launcher(
+            args, listener.fileno(), API_SERVER_ROLE, SubprocessStarter(backend=args.backend),
+            SocketTransport(), credentials, announce=write_line, first_generation=int(time.time()),
+        ).run()  # fmt: skip
+    finally:
+        listener.close()
+        if args.uds is not None:
+            args.uds.unlink(missing_ok=True)
