@@ -5,7 +5,7 @@ This module knows neither requests nor HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -59,7 +59,7 @@ class LauncherLink:
         """
         return await self._calls.call(method, *arguments)
 
-    async def run(self, drain: Callable[[float], Awaitable[None]]) -> None:
+    async def run(self, drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         """Take what the launcher says; ``drain(seconds)`` is what it orders in the end.
 
         Raises WireError for what makes no sense, LinkClosedError where the launcher has gone.

@@ -13,10 +13,11 @@ from tests.triolet.cluster.clusters import FakeEngines
 from tests.triolet.cluster.nodes import CREDENTIALS, TRANSPORT
 
 from triolet.args import EngineArgs
-from triolet.cluster.engine_cluster import EngineCluster, front_end_places
+from triolet.cluster.engine_cluster import EngineCluster
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import dial
 from triolet.cluster.messages import Drain, Join, Welcome
+from triolet.cluster.reception import front_end_places
 from triolet.cluster.shared_options import shared_options
 from triolet.cluster.transport import Address
 from triolet.errors import ConflictError, JoinError, UsageError

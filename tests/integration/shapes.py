@@ -1,0 +1,208 @@
+"""Servers of any shape as their users start them, what they hold of the system, and how they are asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+__all__ = ["ADMIN", "Holdings", "Server", "ask_all", "free_port", "running", "wait_until"]
+
+ROOT = Path(__file__).parents[2]
+ADMIN = {"Authorization": "Bearer root"}
+SECRET = "known to all machines of this test"
+
+
+@dataclass
+class Server:
+    """One process that was started, with all below it. ``url`` is None where it has no HTTP."""
+
+    process: subprocess.Popen[str]
+    url: str | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return "\n".join(self.lines)
+
+    def wait_line(self, pattern: str, seconds: float = 60.0) -> re.Match[str]:
+        """The first line that matches."""
+        found: list[re.Match[str]] = []
+
+        def look() -> bool:
+            found.extend(match for line in list(self.lines) if (match := re.search(pattern, line)))
+            return bool(found) or self.process.poll() is not None
+
+        wait_until(look, seconds, lambda: f"no line {pattern} in:\n{self.log}")
+        assert found, f"it ended without a line {pattern}:\n{self.log}"
+        return found[0]
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float = 30.0) -> int:
+        """Its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {seconds:g} s:\n{self.log}") from None
+
+    def descendants(self) -> list[int]:
+        """The ids of all processes below it."""
+        found = [self.process.pid]
+        for pid in found:
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    found += map(int, task.read_text().split())
+        return found[1:]
+
+    def ranks(self) -> list[str]:
+        """The states of its ranks."""
+        return [rank["state"] for rank in self.get("/health")["ranks"]]
+
+    def get(self, path: str) -> Any:
+        return httpx.get(f"{self.url}{path}", timeout=30).json()
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What processes hold that could be left behind: themselves, sockets with names, ports."""
+
+    pids: frozenset[int]
+    names: frozenset[str]
+    ports: frozenset[int]
+
+    @classmethod
+    def of(cls, servers: Sequence[Server]) -> Holdings:
+        pids = frozenset(pid for server in servers for pid in (server.process.pid, *server.descendants()))
+        inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
+        names = {parts[7] for parts in _table("unix") if len(parts) > 7 and parts[6] in inodes}
+        ports = {
+            int(parts[1].rpartition(":")[2], 16)
+            for parts in _table("tcp")
+            if parts[9] in inodes and parts[3] == "0A"
+        }
+        return cls(pids, frozenset(name for name in names if name.startswith("@triolet-")), frozenset(ports))
+
+    def left(self) -> list[str]:
+        """What of it is still there."""
+        names = {parts[7] for parts in _table("unix") if len(parts) > 7}
+        return [
+            *(f"process {pid}" for pid in self.pids if Path(f"/proc/{pid}").exists()),
+            *(f"socket {name}" for name in self.names & names),
+            *(f"port {port}" for port in self.ports if _is_listened_on(port)),
+        ]
+
+
+def _socket_inodes(pid: int) -> Iterator[str]:
+    for entry in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):
+            target = os.readlink(entry)
+            if target.startswith("socket:["):
+                yield target[8:-1]
+
+
+def _table(name: str) -> list[list[str]]:
+    return [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+
+
+def _is_listened_on(port: int) -> bool:
+    return any(parts[3] == "0A" and int(parts[1].rpartition(":")[2], 16) == port for parts in _table("tcp"))
+
+
+def wait_until(
+    condition: Callable[[], bool], seconds: float, describe: Callable[[], str] = lambda: "in vain"
+) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, describe()
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """The first of several ports in a row that are free."""
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            for offset in (1, 2):
+                socket.create_server(("127.0.0.1", port + offset)).close()
+            return port
+
+
+def start(model: Path, *options: str, environment: dict[str, str] | None = None) -> Server:
+    """Start a server, and read what it writes from then on."""
+    search_path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "server", str(model), "--served-model-name", "tiny", "--num-kv-blocks", "64",
+            "--num-threads", "1", "--admin-api-key", "root", *options,
+        ],
+        env=os.environ
+        | {"PYTHONPATH": search_path, "TRIOLET_CLUSTER_SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}
+        | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    server = Server(process)
+    threading.Thread(target=_read, args=(server,), daemon=True).start()
+    return server
+
+
+def _read(server: Server) -> None:
+    assert server.process.stdout is not None
+    with server.process.stdout as lines:
+        for line in lines:
+            server.lines.append(line.rstrip())
+
+
+@contextmanager
+def running(
+    model: Path, *shapes: Sequence[str], is_ready: bool = True, environment: dict[str, str] | None = None
+) -> Iterator[list[Server]]:
+    """Servers with these options, the first with HTTP; none of what they hold may be left afterwards."""
+    servers = [
+        start(model, *options, *(() if "--headless" in options else ("--port", "0")), environment=environment)
+        for options in shapes
+    ]
+    try:
+        if is_ready:
+            servers[0].url = servers[0].wait_line(r"is ready at (http://127\.0\.0\.1:\d+)")[1]
+            wait_until(lambda: set(servers[0].ranks()) == {"ready"}, 60, lambda: servers[0].log)
+        yield servers
+    finally:
+        for server in servers:
+            for pid in (server.process.pid, *server.descendants()):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            server.process.wait(10)
+
+
+def ask_all(server: Server, bodies: Sequence[dict[str, Any]]) -> list[str]:
+    """The answers to completions that are asked for at once."""
+    with httpx.Client(
+        base_url=server.url or "", timeout=60, limits=httpx.Limits(max_connections=64)
+    ) as client:
+
+        def ask(body: dict[str, Any]) -> str:
+            answer = client.post("/v1/completions", json={"model": "tiny", **body})
+            assert answer.status_code == 200, answer.text
+            text: str = answer.json()["choices"][0]["text"]
+            return text
+
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            return list(pool.map(ask, bodies))
