@@ -52,14 +52,14 @@ class _Stream:
     late: list[str] = field(default_factory=list)
 
 
-def make_jobs(num_jobs: int, seed: int) -> list[Job]:
+def make_jobs(num_jobs: int, seed: int, *, max_tokens: int = MAX_TOKENS) -> list[Job]:
     """Jobs with prompts and lengths of all kinds, always the same."""
     dice = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz ,."
     return [
         Job(
             prompt="".join(dice.choices(letters, k=dice.randint(1, 120))),
-            max_tokens=dice.randint(1, MAX_TOKENS),
+            max_tokens=dice.randint(1, max_tokens),
             seed=dice.randrange(2**31),
         )
         for _ in range(num_jobs)

@@ -15,7 +15,9 @@ __all__ = ["KINDS", "engine_pids", "fail"]
 KINDS = ("SIGKILL", "SIGSTOP", "SIGSEGV")
 """Killed, hanging, and crashed in the midst of a step."""
 
-ENGINE_MODULE = "triolet.cluster.child"
+ENGINE_ROLES = ("triolet.cluster.engine_process:", "bench.free_engine:")
+"""What the command line of an engine process holds."""
+
 TGKILL = {"x86_64": 234, "aarch64": 131}
 """Number of the system call. Source: syscalls(2)."""
 
@@ -23,7 +25,7 @@ TGKILL = {"x86_64": 234, "aarch64": 131}
 def engine_pids(server: int) -> list[int]:
     """The engine processes of a server, oldest first."""
     children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
-    return [int(child) for child in children if ENGINE_MODULE in _command(int(child))]
+    return [int(child) for child in children if any(role in _command(int(child)) for role in ENGINE_ROLES)]
 
 
 def fail(pid: int, kind: str) -> None:

@@ -194,7 +194,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for violation in record.violations[:10]:
         print(f"violation: {violation}")
     if options.json:
-        causes = Counter(verdict.told for verdict in record.verdicts if verdict.kind == "failed")
+        causes = Counter(
+            verdict.told.partition("; it wrote: ")[0]
+            for verdict in record.verdicts
+            if verdict.kind == "failed"
+        )
         failures = [[one.kind, round(one.noticed, 3), round(one.back, 3)] for one in record.failures]
         write_json(
             options.json, rows, requests=dict(counts), clients=options.clients, seed=options.seed,

@@ -25,7 +25,7 @@ sys.stdin.read()
 PARENT = """
 import subprocess, sys
 children = [subprocess.Popen([sys.executable, "-c", "input()", word], stdin=subprocess.PIPE)
-            for word in ("triolet.cluster.child", "another")]
+            for word in ("triolet.cluster.engine_process:engine", "another")]
 print(children[0].pid, flush=True)
 sys.stdin.read()
 for child in children:
