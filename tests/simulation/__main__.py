@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from tests.simulation.network import SENT
 from tests.simulation.simulate import SimulationError, simulate
+from tests.simulation.tickets import WrongError
 from tests.simulation.world import Event
 
 COMMAND = "python -m tests.simulation --trace --seed"
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             num_failed += 1
             events = exc.events
             print(f"seed {seed} failed: {exc}\n    {COMMAND} {seed}", flush=True)
-            if options.trace:
+            if options.trace and not isinstance(exc.__cause__, WrongError):
                 traceback.print_exception(exc)
         if options.trace:
             _show(events, options.packets)

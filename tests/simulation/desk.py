@@ -29,8 +29,9 @@ class Desk:
     def __init__(self, client: EngineClient, name: str, trace: Callable[..., None]) -> None:
         self.client, self.name = client, name
         self.tickets: dict[int, Ticket] = {}
-        self.is_closed = False
-        self._tray: deque[tuple[str, Ticket | Control]] = deque()
+        self.is_closed = self.is_serving = False
+        self._is_idle = anyio.Event()
+        self._tray: deque[tuple[str, Ticket | tuple[str, Control]]] = deque()
         self._arrived = Wakeup()
         self._trace = trace
         self.problems: list[str] = []
@@ -45,11 +46,12 @@ class Desk:
         ticket.end("left")
         self._put("leave", ticket)
 
-    def control(self, control: Control) -> None:
+    def control(self, name: str, control: Control) -> None:
         """Ask for something else than tokens, such as a pause."""
-        self._put("control", control)
+        self._trace("control", self.name, name)
+        self._put("control", (name, control))
 
-    def _put(self, kind: str, item: Ticket | Control) -> None:
+    def _put(self, kind: str, item: Ticket | tuple[str, Control]) -> None:
         if self.is_closed:
             if isinstance(item, Ticket) and item.outcome is None:
                 item.end("lost", f"{self.name} is gone")
@@ -69,8 +71,15 @@ class Desk:
 
     # ------------------------------------------------------------------ what the process does
 
+    async def wait_idle(self) -> None:
+        """Return once no client waits."""
+        while self.tickets or self._tray:
+            self._is_idle = anyio.Event()
+            await self._is_idle.wait()
+
     async def run(self) -> None:
         """Serve the clients until cancelled, or the engine client has stopped."""
+        self.is_serving = True
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hand_out)
@@ -80,7 +89,7 @@ class Desk:
                         if isinstance(item, Ticket):
                             self._serve(kind, item)
                         else:
-                            tasks.start_soon(self._call, item)
+                            tasks.start_soon(self._call, *item)
                     await self._arrived.wait()
         finally:
             self.close(f"{self.name} has shut down")
@@ -90,6 +99,8 @@ class Desk:
         if kind == "leave":
             if self.tickets.pop(request_id, None) is not None:
                 self.client.abort(request_id)
+            if not self.tickets:
+                self._is_idle.set()
         elif ticket.outcome is None:
             try:
                 self.client.add(ticket.request)
@@ -108,12 +119,16 @@ class Desk:
                     ticket.take(output)
                 except WrongError as exc:
                     self.problems.append(str(exc))
+                    if ticket.outcome is None:
+                        ticket.end("wrong", str(exc))
                 if output.finish_reason is not None:
                     self.tickets.pop(output.request_id, None)
+            if not self.tickets:
+                self._is_idle.set()
 
-    async def _call(self, control: Control) -> None:
+    async def _call(self, name: str, control: Control) -> None:
         try:
             result: object = await control(self.client)
         except (TrioletError, RuntimeError) as exc:
             result = exc
-        self._trace("control", self.name, repr(result))
+        self._trace("answer", self.name, name, repr(result))

@@ -59,6 +59,10 @@ class EngineHooks(Protocol):
     load_seconds: float
     step_seconds: tuple[float, float]
 
+    def note(self, what: str) -> None:
+        """It has been asked for something, or has done it."""
+        ...
+
     def loaded(self) -> None:
         """May raise, as loading may."""
         ...
@@ -232,33 +236,37 @@ class FakeEngine:
     async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         check_mode(mode)
+        self._hooks.note(f"pauses, {mode}")
         async with self._overtaking(mode):
             await self._pause(mode)
+        self._hooks.note(f"is paused, {mode}")
 
     async def resume(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         if self._asleep:
             raise ConflictError("the engine sleeps")
-        self.is_paused = self._is_frozen = False
         self._num_resumed += 1
-        self._note_change()
+        self._go_on()
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         check_level(level)
         check_mode(mode)
+        self._hooks.note(f"goes to sleep, {mode}")
         async with self._overtaking(mode):
             await self._pause(mode)
+            self._hooks.note("sleeps")
             self._asleep = ALL_PARTS if level else self._asleep | {"scheduling"}
 
     async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
+        self._hooks.note("is woken")
         async with self._control:
             parts = check_parts(tags, self._asleep)
             self._asleep -= parts
             if parts and self._asleep <= {"scheduling"}:
                 self._asleep = frozenset()
-                await self.resume()
+                self._go_on()
 
     @asynccontextmanager
     async def _overtaking(self, mode: PauseMode) -> AsyncIterator[None]:
@@ -284,6 +292,11 @@ class FakeEngine:
             await self._changed.wait()
             if not self.is_paused:
                 raise ConflictError("the engine was resumed before it was paused")
+
+    def _go_on(self) -> None:
+        self._hooks.note("goes on")
+        self.is_paused = self._is_frozen = False
+        self._note_change()
 
     def _note_change(self) -> None:
         self._work.set()

@@ -9,9 +9,10 @@ import signal
 
 import anyio
 from tests.simulation.desk import Desk
+from tests.simulation.network import GIVE_UP_SECONDS, Network
 from tests.simulation.processes import VirtualProcess
-from tests.simulation.roles import Launcher
-from tests.simulation.scenarios import ENGINE_FAULTS, Fault
+from tests.simulation.roles import HeadProcess
+from tests.simulation.scenarios import ENGINE_FAULTS, FRONT_FAULTS, HEAD, LINK_FAULTS, NODE_FAULTS, Fault
 from tests.simulation.world import ENGINE, World
 
 from triolet.core.control import PauseMode
@@ -25,8 +26,8 @@ MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep")
 class Faults:
     """Does to ``world`` what its scenario says, each at its time, and undoes it when that is over."""
 
-    def __init__(self, world: World, launcher: Launcher) -> None:
-        self._world, self._launcher = world, launcher
+    def __init__(self, world: World, head: HeadProcess) -> None:
+        self._world, self._head = world, head
 
     async def run(self) -> None:
         """Return when all is over and nothing is wrong any more, but for what the cluster has to mend."""
@@ -39,17 +40,20 @@ class Faults:
         self._world.next_steps.clear()
         self._world.failing_loads.clear()
         self._world.num_failing_starts = 0
-        self._world.allow_aborts(False)
 
     async def _do(self, fault: Fault) -> None:
         if fault.kind in ENGINE_FAULTS:
             engines = self._world.processes(ENGINE)
             if engines:
                 await self._do_to_engine(fault, engines[fault.choice % len(engines)])
-        elif fault.kind in ("pause", "sleep", "stall", "reset cache", "statistics"):
+        elif fault.kind in FRONT_FAULTS:
             desks = [desk for desk in self._world.desks if not desk.is_closed]
             if desks:
                 await self._do_to_front_end(fault, desks[fault.choice % len(desks)])
+        elif fault.kind in LINK_FAULTS:
+            await self._do_to_link(fault, f"node {fault.choice % self._world.scenario.num_nodes}")
+        elif fault.kind in NODE_FAULTS:
+            await self._do_to_node(fault, f"node {fault.choice % self._world.scenario.num_nodes}")
         else:
             await self._do_to_rank(fault, fault.choice % self._world.scenario.num_ranks)
 
@@ -69,8 +73,10 @@ class Faults:
         world = self._world
         match fault.kind:
             case "restart":
-                world.allow_aborts(True)
-                self._launcher.desk.control(lambda _: self._launcher.supervisor.restart(rank, fault.seconds))
+                world.allow_aborts()
+                self._head.desk.control(
+                    f"restart {rank}", lambda _: self._head.client.restart_rank(rank, fault.seconds)
+                )
             case "fail to load":
                 error = ModelLoadError("cut short") if fault.choice % 2 else RuntimeError("no memory")
                 world.failing_loads[rank].append(error)
@@ -81,6 +87,48 @@ class Faults:
         world.disturb(fault.seconds)
         await anyio.sleep(fault.seconds)
 
+    async def _do_to_node(self, fault: Fault, host: str) -> None:
+        self._world.disturb(fault.seconds)
+        for process in self._world.processes(host):
+            match fault.kind:
+                case "kill node":
+                    process.kill()
+                case "stop node":
+                    await self._stop(process, fault.seconds)
+                case "end node":
+                    self._world.allow_aborts()
+                    process.send_signal(signal.SIGTERM)
+
+    async def _do_to_link(self, fault: Fault, host: str) -> None:
+        network = self._world.network
+        directions = [(HEAD, host), (host, HEAD)]
+        if fault.kind == "block one way":
+            directions = [directions[fault.choice // 7 % 2]]
+        self._world.disturb(fault.seconds)
+        match fault.kind:
+            case "cut":
+                network.cut(HEAD, host)
+            case "delay":
+                for way in (network.way(*direction) for direction in directions):
+                    way.delay = (0.2, 1.0)
+                await anyio.sleep(fault.seconds)
+                for way in (network.way(*direction) for direction in directions):
+                    way.delay = self._world.scenario.delay
+            case _:
+                await self._block(network, directions, fault.seconds)
+
+    @staticmethod
+    async def _block(network: Network, directions: list[tuple[str, str]], seconds: float) -> None:
+        for direction in directions:
+            network.block(*direction)
+        await anyio.sleep(min(seconds, GIVE_UP_SECONDS))
+        if seconds >= GIVE_UP_SECONDS:
+            for direction in directions:
+                network.give_up(*direction)
+            await anyio.sleep(seconds - GIVE_UP_SECONDS)
+        for direction in directions:
+            network.free(*direction)
+
     async def _do_to_front_end(self, fault: Fault, desk: Desk) -> None:
         mode = MODES[fault.choice % 3]
         match fault.kind:
@@ -89,19 +137,21 @@ class Faults:
                 for process in self._world.processes(desk.name):
                     await self._stop(process, fault.seconds)
             case "pause":
-                self._world.allow_aborts(mode == "abort" or self._world.aborting)
-                desk.control(lambda client: client.pause(mode))
+                if mode == "abort":
+                    self._world.allow_aborts()
+                desk.control(f"pause {mode}", lambda client: client.pause(mode))
                 await anyio.sleep(fault.seconds)
-                desk.control(lambda client: client.resume())
+                desk.control("resume", lambda client: client.resume())
             case "sleep":
-                self._world.allow_aborts(mode == "abort" or self._world.aborting)
-                desk.control(lambda client: client.sleep(1, mode))
+                if mode == "abort":
+                    self._world.allow_aborts()
+                desk.control(f"sleep {mode}", lambda client: client.sleep(1, mode))
                 await anyio.sleep(fault.seconds)
-                desk.control(lambda client: client.wake_up())
+                desk.control("wake up", lambda client: client.wake_up())
             case "reset cache":
-                desk.control(lambda client: client.reset_prefix_cache())
+                desk.control("reset cache", lambda client: client.reset_prefix_cache())
             case "statistics":
-                desk.control(lambda client: client.refresh_statistics())
+                desk.control("statistics", lambda client: client.refresh_statistics())
 
     async def _stop(self, process: VirtualProcess, seconds: float) -> None:
         process.send_signal(signal.SIGSTOP)

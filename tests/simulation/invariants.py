@@ -31,7 +31,9 @@ def what_is_missing(world: World, num_ranks: int) -> list[str]:
     if len(world.processes(ENGINE)) != num_ranks:
         missing.append(f"there are {len(world.processes('engine '))} engine processes")
     for desk in world.desks:
-        if not desk.is_closed:
+        if not desk.is_serving:
+            missing.append(f"{desk.name} does not serve yet")
+        elif not desk.is_closed:
             missing += _not_idle(desk)
     return missing
 

@@ -22,7 +22,7 @@ from anyio.abc import ByteStream
 
 from triolet.cluster.transport import Address, Listener
 
-__all__ = ["SENT", "Endpoint", "Network", "VirtualStream", "VirtualTransport", "Way"]
+__all__ = ["GIVE_UP_SECONDS", "SENT", "Endpoint", "Network", "VirtualStream", "VirtualTransport", "Way"]
 
 LOCAL_DELAY = (0.000_02, 0.000_2)
 CAPACITY = 1 << 18

@@ -13,27 +13,26 @@ from random import Random
 import anyio
 from tests.simulation.desk import Desk
 from tests.simulation.engine import FakeEngine
-from tests.simulation.processes import Role, VirtualProcess, VirtualStarter
-from tests.simulation.world import SECRET, World, rank_of
+from tests.simulation.processes import Role, VirtualProcess
+from tests.simulation.world import SECRET, World
 
 from triolet.args import EngineArgs
+from triolet.cluster.cluster_client import ClusterClient
 from triolet.cluster.directory import Directory
-from triolet.cluster.front_end import FrontEnd
 from triolet.cluster.joining import Credentials
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Start
+from triolet.cluster.node import HeadlessNode
 from triolet.cluster.parent_link import serve_parent
-from triolet.cluster.processes import ProcessSpec
 from triolet.cluster.rank_server import serve_rank
 from triolet.cluster.rank_supervisor import ENGINE_ROLE, RankSupervisor
-from triolet.cluster.resources import RankResources
-from triolet.cluster.router import Router
+from triolet.cluster.shared_options import shared_options
 from triolet.cluster.transport import Address
 from triolet.core.errors import single_error
-from triolet.errors import EngineDeadError, ModelLoadError
+from triolet.errors import EngineDeadError, JoinError, ModelLoadError
 from triolet.request import Request
 
-__all__ = ["EngineProcess", "Launcher"]
+__all__ = ["EngineProcess", "HeadProcess", "NodeProcess"]
 
 SLOW_FACTOR = 20.0
 
@@ -61,6 +60,9 @@ class EngineProcess:
 
         return await serve_parent(process.parent_stream, serve)
 
+    def note(self, what: str) -> None:
+        self._world.trace("engine", self._rank, what)
+
     def loaded(self) -> None:
         if failures := self._world.failing_loads[self._rank]:
             raise failures.pop()
@@ -84,28 +86,19 @@ class EngineProcess:
                 await anyio.sleep_forever()
 
 
-class Launcher:
-    """The process that holds everything but the engines."""
+class HeadProcess:
+    """The process that serves clients, and holds all engines of its machine."""
 
     def __init__(self, world: World, process: VirtualProcess) -> None:
-        scenario = world.scenario
-        args = EngineArgs(**scenario.args)
-        ranks = range(scenario.num_ranks)
-        self.directory = Directory(ranks)
-        self.router = Router(args, ranks)
-        self.directory.subscribe(self.router.update)
-        self.desk = Desk(self.router, process.name, world.trace)
-        roles: dict[str, Role] = {ENGINE_ROLE: partial(EngineProcess.role, world)}
-        self.supervisor = RankSupervisor(
-            args,
-            ranks,
-            VirtualStarter(process, roles, self._fails_to_start),
-            secret=SECRET,
-            on_report=lambda report: self.directory.update((report,)),
-            resources=(RankResources(1, 1, {}),) * len(ranks),
+        self.client = ClusterClient(
+            EngineArgs(**world.scenario.args, **world.scenario.head_args),
+            world.starter(process, engine_roles(world)),
+            process.transport,
+            Credentials(SECRET, world.random.randbytes),
+            on_phase=lambda phase: None,
+            first_generation=world.next_generation(),
         )
-        credentials = Credentials(SECRET, world.random.randbytes)
-        self.front_end = FrontEnd(self.router, process.transport, Address(name="front-end"), credentials)
+        self.desk = Desk(self.client, process.name, world.trace)
         self._world, self._process = world, process
         self._is_told_to_end = anyio.Event()
 
@@ -115,20 +108,12 @@ class Launcher:
         self._world.desks.append(self.desk)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.directory.run)
-                address = await tasks.start(self.front_end.run)
-                self.supervisor.set_topology([str(address)])
-                tasks.start_soon(self.router.run)
-                tasks.start_soon(self.desk.run)
-                tasks.start_soon(self._end)
-                await self.supervisor.run()
-                tasks.cancel_scope.cancel()
+                tasks.start_soon(self._end, tasks.cancel_scope)
+                await tasks.start(self.client.run)
+                self._world.trace("serves", self._process.name)
+                await self.desk.run()
         except BaseExceptionGroup as group:
-            error = single_error(group)
-            if not isinstance(error, EngineDeadError | ModelLoadError):
-                raise
-            self._world.trace("failed", str(error))
-            return 1
+            return failed(self._world, group)
         return 0
 
     def _take_signal(self, signal_number: int) -> None:
@@ -136,12 +121,77 @@ class Launcher:
             self._process.end(-signal_number)
         self._is_told_to_end.set()
 
-    async def _end(self) -> None:
+    async def _end(self, scope: anyio.CancelScope) -> None:
+        """Let clients finish, then end the engines."""
         await self._is_told_to_end.wait()
-        await self.supervisor.stop(self._world.scenario.drain_seconds)
+        self.desk.is_closed = True
+        with anyio.move_on_after(self._world.scenario.drain_seconds):
+            await self.desk.wait_idle()
+        if self.desk.is_serving:
+            await self.client.stop()
+        scope.cancel()
 
-    def _fails_to_start(self, spec: ProcessSpec) -> bool:
-        fails = self._world.num_failing_starts > 0
-        self._world.num_failing_starts -= fails
-        self._world.num_deaths[rank_of(spec.name)] += fails
-        return fails
+
+class NodeProcess:
+    """The launcher of a machine without clients."""
+
+    def __init__(self, world: World, process: VirtualProcess, index: int) -> None:
+        args = EngineArgs(**world.scenario.args, **world.scenario.node_args(index))
+        shape = args.launch_shape()
+        credentials = Credentials(SECRET, world.random.randbytes)
+        ranks = world.scenario.node_ranks(index)
+        self.directory = Directory(ranks)
+        self.supervisor = RankSupervisor(
+            args,
+            ranks,
+            world.starter(process, engine_roles(world)),
+            secret=SECRET,
+            on_report=lambda report: self.directory.update([report]),
+            first_generation=world.next_generation(),
+        )
+        self.node = HeadlessNode(
+            process.host,
+            self.supervisor,
+            self.directory,
+            shared_options(args),
+            process.transport,
+            Address(shape.head_host, shape.head_port),
+            credentials,
+            join_timeout=args.cluster_join_timeout,
+            liveness_timeout=args.liveness_timeout,
+        )
+        self._world, self._process = world, process
+
+    @staticmethod
+    async def role(world: World, index: int, process: VirtualProcess) -> int:
+        """Be such a launcher; the exit code."""
+        return await NodeProcess(world, process, index).run()
+
+    async def run(self) -> int:
+        """Serve until the head says that it is enough, or is gone."""
+        try:
+            async with anyio.create_task_group() as tasks:
+
+                def stop(_: int) -> None:
+                    tasks.start_soon(self.node.stop, self._world.scenario.drain_seconds)
+
+                self._process.on_signal = stop
+                await self.node.run()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            return failed(self._world, group)
+        return 0
+
+
+def engine_roles(world: World) -> dict[str, Role]:
+    """What a launcher can start."""
+    return {ENGINE_ROLE: partial(EngineProcess.role, world)}
+
+
+def failed(world: World, group: BaseExceptionGroup[BaseException]) -> int:
+    """The exit code of a launcher whose engines, or whose place in the cluster, cannot be had."""
+    error = single_error(group)
+    if not isinstance(error, EngineDeadError | ModelLoadError | JoinError):
+        raise error
+    world.trace("failed", f"{type(error).__name__}: {error}")
+    return 1

@@ -13,13 +13,27 @@ from tests.simulation.engine import MAX_MODEL_LEN
 
 from triolet.request import RequestOptions
 
-__all__ = ["ClientPlan", "Fault", "Scenario", "draw_scenario"]
+__all__ = [
+    "ENGINE_FAULTS",
+    "FRONT_FAULTS",
+    "HEAD",
+    "LINK_FAULTS",
+    "NODE_FAULTS",
+    "RANK_FAULTS",
+    "ClientPlan",
+    "Fault",
+    "Scenario",
+    "draw_scenario",
+]
 
+HEAD = "head"
 PROMPT_VOCABULARY = 1000
 ENGINE_FAULTS = ("kill", "stop", "crash", "segfault", "hang", "out of memory", "slow")
 """Of one engine process, or of its next step."""
 RANK_FAULTS = ("fail to load", "fail to start", "restart")
-LINK_FAULTS = ("cut", "block", "block one way", "slow")
+LINK_FAULTS = ("cut", "block", "block one way", "delay")
+"""Between the host of the front end and another."""
+NODE_FAULTS = ("kill node", "stop node", "end node")
 FRONT_FAULTS = ("pause", "sleep", "stall", "reset cache", "statistics")
 
 
@@ -56,7 +70,9 @@ class Scenario:
     """``args`` are options of the engine. ``end``: how the whole comes to its end, after ``duration``."""
 
     seed: int
-    num_ranks: int
+    num_local_ranks: int
+    num_nodes: int
+    num_node_ranks: int
     args: dict[str, Any]
     delay: tuple[float, float]
     load_seconds: float
@@ -67,15 +83,47 @@ class Scenario:
     end: str
     drain_seconds: float
 
+    @property
+    def num_ranks(self) -> int:
+        return self.num_local_ranks + self.num_nodes * self.num_node_ranks
+
+    @property
+    def head_args(self) -> dict[str, Any]:
+        """Options of the machine that serves clients."""
+        if self.num_ranks == 1 and not self.num_nodes:
+            return {"separate_engine": True}
+        return {
+            "data_parallel_size": self.num_ranks,
+            "data_parallel_size_local": self.num_local_ranks,
+            "data_parallel_address": HEAD,
+        }
+
+    def node_ranks(self, index: int) -> range:
+        start = self.num_local_ranks + index * self.num_node_ranks
+        return range(start, start + self.num_node_ranks)
+
+    def node_args(self, index: int) -> dict[str, Any]:
+        """Options of a machine that only has engines."""
+        ranks = self.node_ranks(index)
+        return {
+            "data_parallel_size": self.num_ranks,
+            "data_parallel_size_local": len(ranks),
+            "data_parallel_start_rank": ranks.start,
+            "data_parallel_address": HEAD,
+        }
+
 
 def draw_scenario(seed: int) -> Scenario:
     """The one that belongs to a seed."""
     random = Random(seed)
     seconds = random.choice((2.0, 4.0, 8.0))
+    num_nodes = random.choice((0, 0, 1, 2))
     step = random.choice((0.02, 0.05, 0.1))
     return Scenario(
         seed=seed,
-        num_ranks=random.choice((1, 1, 2, 2, 3, 4)),
+        num_local_ranks=0 if num_nodes and random.random() < 0.2 else random.choice((1, 1, 2, 2, 3)),
+        num_nodes=num_nodes,
+        num_node_ranks=random.choice((1, 1, 2)),
         args={
             "block_size": 8,
             "max_num_seqs": random.choice((1, 2, 4)),
@@ -89,7 +137,7 @@ def draw_scenario(seed: int) -> Scenario:
         load_seconds=random.choice((0.2, 1.0)),
         step_seconds=(step / 2, step),
         clients=_draw_clients(random, seconds),
-        faults=_draw_faults(random, seconds),
+        faults=_draw_faults(random, seconds, has_nodes=num_nodes > 0),
         begins_ready=random.random() < 0.8,
         end=random.choice(("drain", "drain", "kill", "second signal")),
         drain_seconds=random.choice((0.0, 0.3, 5.0)),
@@ -128,15 +176,17 @@ def _draw_client(
     )
 
 
-def _draw_faults(random: Random, seconds: float) -> tuple[Fault, ...]:
-    kinds = ENGINE_FAULTS + RANK_FAULTS + FRONT_FAULTS + LINK_FAULTS
+def _draw_faults(random: Random, seconds: float, *, has_nodes: bool) -> tuple[Fault, ...]:
+    kinds: tuple[str, ...] = ENGINE_FAULTS + RANK_FAULTS + FRONT_FAULTS
+    if has_nodes:
+        kinds += LINK_FAULTS + NODE_FAULTS
     chosen = random.sample(kinds, random.randint(1, 4))
     faults = [
         Fault(
             random.uniform(0, seconds),
             random.choice(chosen),
             random.randrange(1000),
-            random.choice((0.1, 0.5, 2.5, 6.0)),
+            random.choice((0.1, 0.5, 2.5, 6.0, 12.0)),
         )
         for _ in range(random.choice((0, 1, 2, 3, 5)))
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 
 import anyio
@@ -15,8 +16,8 @@ from tests.simulation.faults import Faults
 from tests.simulation.invariants import check_always, check_gone, what_is_missing
 from tests.simulation.loop import run_seeded
 from tests.simulation.processes import VirtualProcess
-from tests.simulation.roles import Launcher
-from tests.simulation.scenarios import ClientPlan, Scenario, draw_scenario
+from tests.simulation.roles import HeadProcess, NodeProcess
+from tests.simulation.scenarios import HEAD, ClientPlan, Scenario, draw_scenario
 from tests.simulation.world import Event, World
 
 from triolet.request import RequestOptions
@@ -53,6 +54,8 @@ def simulate(seed: int) -> list[Event]:
                     await _Simulation(world, tasks).run()
             finally:
                 world.end_all()
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(END_SECONDS)  # for their tasks to end
             tasks.cancel_scope.cancel()
 
     try:
@@ -67,7 +70,7 @@ def simulate(seed: int) -> list[Event]:
 class _Simulation:
     def __init__(self, world: World, tasks: TaskGroup) -> None:
         self._world, self._tasks = world, tasks
-        self._launcher: Launcher
+        self._head: HeadProcess
         self._process: VirtualProcess
 
     @property
@@ -77,28 +80,33 @@ class _Simulation:
     async def run(self) -> None:
         world = self._world
         world.machines.on_end.append(world.note_end)
-        self._process = world.machines.start("launcher", "head", self._launch)
+        self._process = world.machines.start(HEAD, HEAD, self._run_head)
+        for index in range(self._scenario.num_nodes):
+            name = f"node {index}"
+            self._tasks.start_soon(world.keep, name, name, partial(NodeProcess.role, world, index))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._check)
             await self._wait_until_ready()
             async with anyio.create_task_group() as happenings:
                 for plan in self._scenario.clients:
                     happenings.start_soon(world.client, plan)
-                await Faults(world, self._launcher).run()
+                await Faults(world, self._head).run()
                 await self._recover()
+            world.is_ending = True
             if world.problems:
                 self._process.kill()
             elif self._process.status is None:
                 await self._end()
             else:
                 self._check_failure()
+                world.end_all()  # nodes would wait for another head
             tasks.cancel_scope.cancel()
         await anyio.sleep(END_SECONDS)
         check_gone(world)
 
-    async def _launch(self, process: VirtualProcess) -> int:
-        self._launcher = Launcher(self._world, process)
-        return await self._launcher.run()
+    async def _run_head(self, process: VirtualProcess) -> int:
+        self._head = HeadProcess(self._world, process)
+        return await self._head.run()
 
     async def _wait_until_ready(self) -> None:
         with anyio.move_on_after(CHECK_SECONDS):
@@ -125,11 +133,11 @@ class _Simulation:
             await anyio.sleep(CHECK_SECONDS)
 
     def _check_failure(self) -> None:
-        """The launcher has ended by itself: only where engines died more often than they may."""
-        world = self._world
+        """The head has ended by itself: only where engines of its machine died more often than they may."""
+        world, ranks = self._world, range(self._scenario.num_local_ranks)
         budget = self._scenario.args["engine_restart_budget"]
-        is_spent = max(world.num_deaths.values(), default=0) > budget
-        is_first_load = len(world.loaded_ranks) < self._scenario.num_ranks
+        is_spent = any(world.num_deaths[rank] > budget for rank in ranks)
+        is_first_load = not world.loaded_ranks.issuperset(ranks)
         if self._process.status != 1 or not (is_spent or is_first_load):
             world.note_problem(f"{self._process!r} ended with {self._process.status}")
 
@@ -137,7 +145,7 @@ class _Simulation:
         """End the cluster while there is something to do."""
         world, scenario = self._world, self._scenario
         world.trace("end", scenario.end)
-        world.allow_aborts(True)
+        world.allow_aborts()
         (desk,) = world.desks
         for index in range(NUM_LAST_CLIENTS):
             number = len(scenario.clients) + index

@@ -16,10 +16,11 @@ import anyio
 from anyio.abc import TaskGroup
 from tests.simulation.desk import Desk
 from tests.simulation.network import Network
-from tests.simulation.processes import Machines, VirtualProcess
+from tests.simulation.processes import Machines, Role, VirtualProcess, VirtualStarter
 from tests.simulation.scenarios import ClientPlan, Scenario
 from tests.simulation.tickets import Ticket, WrongError
 
+from triolet.cluster.processes import ProcessSpec
 from triolet.request import Request
 
 __all__ = ["ENGINE", "SECRET", "Event", "World", "rank_of"]
@@ -28,6 +29,7 @@ SECRET = b"known to all of the launch"
 Event = tuple[float, str, tuple[Any, ...]]
 """When, what, and more about it."""
 ENGINE = "engine "
+NODE_RESTART_SECONDS = 1.0
 
 
 def rank_of(name: str) -> int:
@@ -52,6 +54,7 @@ class World:
         self.num_failing_starts = 0
         self.num_deaths: defaultdict[int, int] = defaultdict(int)
         """Of the engine processes of each rank, whatever they died of, starts that failed included."""
+        self.is_ending = False
         self.loaded_ranks: set[int] = set()
         self.next_steps: dict[int, str] = {}
         """What will happen in the next step of a process."""
@@ -59,7 +62,6 @@ class World:
         self.disturbed_until = 0.0
         """Until when news may take longer than the network does."""
         self.aborting = False
-        """Whether requests may be ended by what was asked of the engine."""
         self._tasks = tasks
         self._next_request_id = 0
 
@@ -84,6 +86,28 @@ class World:
         if problem not in self.problems:
             self.trace("problem", problem)
             self.problems.append(problem)
+
+    # ------------------------------------------------------------------ processes
+
+    def starter(self, process: VirtualProcess, roles: dict[str, Role]) -> VirtualStarter:
+        """How a launcher starts processes, which fails now and then."""
+        return VirtualStarter(process, roles, self._fails_to_start)
+
+    def _fails_to_start(self, spec: ProcessSpec) -> bool:
+        fails = self.num_failing_starts > 0
+        self.num_failing_starts -= fails
+        self.num_deaths[rank_of(spec.name)] += fails
+        return fails
+
+    def next_generation(self) -> int:
+        """Seconds since 1970, as launchers count their processes from."""
+        return int(anyio.current_time())
+
+    async def keep(self, name: str, host: str, role: Role) -> None:
+        """Start a process again whenever it has ended, as an init system does, until the cluster ends."""
+        while not self.is_ending:
+            await self.machines.start(name, host, role).wait()
+            await anyio.sleep(NODE_RESTART_SECONDS)
 
     # ------------------------------------------------------------------ clients
 
@@ -115,12 +139,11 @@ class World:
         if ticket.outcome is None:
             desk.leave(ticket)
 
-    def allow_aborts(self, allowed: bool) -> None:
-        """Whether requests under way, and those to come, may be ended by the engine."""
-        self.aborting = allowed
-        if allowed:
-            for ticket in self.tickets.values():
-                ticket.may_be_aborted = True
+    def allow_aborts(self) -> None:
+        """From here on requests may be ended by what was asked of the engine."""
+        self.aborting = True
+        for ticket in self.tickets.values():
+            ticket.may_be_aborted = True
 
     @property
     def open_tickets(self) -> list[Ticket]:

@@ -47,6 +47,10 @@ class ControlState:
         else:
             self._set(self.is_paused, left)
 
+    def sleep_on(self, asleep: frozenset[SleepPart]) -> None:
+        """These could not be woken."""
+        self._set(True, asleep)
+
     def calls(self) -> list[tuple[str, tuple[Any, ...]]]:
         """What an engine that has just started is to be asked, in this order, to be like the others."""
         if not self.asleep:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from triolet.cluster.calls import answer
 from triolet.cluster.client import EngineClient
@@ -134,6 +135,7 @@ class FrontEndLinks:
                         self._requests.abort(front_end, request_ids)
                     case Call() as call:
                         task_group.start_soon(self._answer, link, call)
+                        await checkpoint()  # so that calls begin in the order in which they came
                     case message:
                         raise WireError(f"{type(message).__name__} is nothing to ask an engine for")
         except LinkClosedError as exc:

@@ -5,6 +5,7 @@ A call is over when its answer has come or the link is lost. This module knows n
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -39,18 +40,23 @@ class RankCalls:
         self._pending: dict[int, _PendingCall] = {}
         self._is_lost = False
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """The answer. Raises the error that the rank answers with, or CallLostError.
+    def call(self, method: str, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        """Ask at once; what is returned is to be awaited, and gives the answer.
+
+        Raises the error that the rank answers with, or CallLostError.
 
         Cancellation: what is asked for happens all the same.
         """
-        if self._is_lost:
-            raise CallLostError(f"{self._name}: its link is lost")
         call_id, pending = next(self._ids), _PendingCall()
-        self._pending[call_id] = pending
-        try:
+        if not self._is_lost:
             self._link.post(Call(call_id, method, arguments))
-            await pending.over.wait()
+            self._pending[call_id] = pending
+        return self._answer(call_id, pending, method)
+
+    async def _answer(self, call_id: int, pending: _PendingCall, method: str) -> Any:
+        try:
+            if not self._is_lost:
+                await pending.over.wait()
         finally:
             self._pending.pop(call_id, None)
         if pending.result is None:

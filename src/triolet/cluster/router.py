@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -279,8 +279,15 @@ class Router:
     async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         parts = check_parts(tags, self._control.asleep)
-        await self._call_all("wake_up", sorted(parts))
+        asleep = self._control.asleep
         self._control.wake_up(parts)
+        version = self._control.version
+        try:
+            await self._call_all("wake_up", sorted(parts))
+        except TrioletError:
+            if self._control.version == version:
+                self._control.sleep_on(asleep)
+            raise
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """See :class:`~triolet.cluster.client.EngineClient`; False unless every rank has done it."""
@@ -306,26 +313,24 @@ class Router:
     async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         """The answers of all ranks that can be reached and stay so; of several errors the first rank's.
 
-        A rank that is lost meanwhile is like the others when it is back. One that has joined meanwhile is
-        asked too, since it was made like the others as they were before.
+        All are asked at once, so that all hear of what is asked for in the same order. A rank that is lost
+        meanwhile, or joins, is made like the others when it can be reached.
         """
         answers: list[Any] = []
         errors: dict[int, Exception] = {}
 
-        async def ask(rank: int, calls: RankCalls) -> None:
+        async def hear(rank: int, answer: Awaitable[Any]) -> None:
             try:
-                answers.append(await calls.call(method, *arguments))
+                answers.append(await answer)
             except CallLostError as exc:
                 logger.info("%s", exc)
             except Exception as exc:
                 errors[rank] = exc
 
-        asked: set[RankCalls] = set()
-        while news := {rank: calls for rank, calls in self._calls.items() if calls not in asked}:
-            asked.update(news.values())
-            async with anyio.create_task_group() as tasks:
-                for rank, calls in news.items():
-                    tasks.start_soon(ask, rank, calls)
+        asked = {rank: calls.call(method, *arguments) for rank, calls in self._calls.items()}
+        async with anyio.create_task_group() as tasks:
+            for rank, answer in asked.items():
+                tasks.start_soon(hear, rank, answer)
         if errors:
             raise errors[min(errors)]
         return answers

@@ -59,3 +59,12 @@ def test_an_engine_that_joins_is_like_one_that_was_there(taken: list[tuple[str, 
         do(joined, method, *call_arguments)
     assert (joined.is_paused, joined.is_sleeping) == (core.is_paused, core.is_sleeping)
     assert joined.parts_to_wake(None) == core.parts_to_wake(None)
+
+
+def test_what_could_not_be_woken_sleeps_on() -> None:
+    state = ControlState()
+    state.sleep(1)
+    asleep = state.asleep
+    state.wake_up(asleep)
+    state.sleep_on(asleep)
+    assert (state.is_paused, state.asleep) == (True, asleep)

@@ -206,6 +206,15 @@ async def test_calls_are_answered_to_whoever_asks() -> None:
         assert parent.engine.calls == [("pause", "keep", False)]
 
 
+async def test_calls_begin_in_the_order_in_which_they_came() -> None:
+    async with cluster() as (parent, [front_end]):
+        for number in range(10):
+            front_end.links[3].post(Call(2 * number, "pause", ("keep", False)))
+            front_end.links[3].post(Call(2 * number + 1, "resume"))
+        await front_end.wait_until(lambda: Result(19) in front_end.messages)
+        assert parent.engine.calls == [("pause", "keep", False), ("resume",)] * 10
+
+
 async def test_a_front_end_that_talks_nonsense_is_dropped_and_dialled_again() -> None:
     async with cluster() as (parent, [front_end]):
         front_end.links[3].post(Stop())

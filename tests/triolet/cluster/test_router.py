@@ -235,6 +235,24 @@ class TestControl:
             assert error.message == "rank 1: the file is gone"
             assert cluster.router.is_sleeping
 
+    async def test_what_was_asked_for_last_is_what_holds_at_all_ranks(self) -> None:
+        async with served() as cluster:
+            router, answer = cluster.router, cluster.answer
+            await cluster.during(router.sleep(1, "keep"), answer(0, "sleep"), answer(1, "sleep"))
+            cluster.tasks.start_soon(router.wake_up)
+            cluster.tasks.start_soon(router.sleep, 1, "abort")
+            await anyio.wait_all_tasks_blocked()
+            asked = [
+                [call.method for call in cluster.links[rank].posted if isinstance(call, Call)]
+                for rank in (0, 1)
+            ]
+            assert asked[0] == asked[1]
+            for rank in (0, 1):
+                for method in asked[rank]:
+                    await answer(rank, method)
+            await anyio.wait_all_tasks_blocked()
+            assert router.is_sleeping is (asked[0][-1] == "sleep")
+
     async def test_a_rank_that_is_lost_meanwhile_is_not_waited_for(self) -> None:
         async with served() as cluster:
             pausing = cluster.router.pause("wait")
@@ -268,18 +286,29 @@ class TestControl:
             await anyio.wait_all_tasks_blocked()
             assert cluster.router.rank_states == (RankState.READY, RankState.READY)
 
-    async def test_one_that_joins_while_the_others_wake_up_is_woken_too(self) -> None:
+    async def test_one_that_joins_while_the_others_wake_up_is_awake_like_them(self) -> None:
         async with served() as cluster:
             await cluster.lose(0)
             await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
             waking = cluster.router.wake_up()
-
-            async def join() -> None:
-                await cluster.join(0, generation=1)
-                await cluster.answer(0, "sleep")
-
-            await cluster.during(waking, join(), cluster.answer(1, "wake_up"), cluster.answer(0, "wake_up"))
+            await cluster.during(waking, cluster.join(0, generation=1), cluster.answer(1, "wake_up"))
+            assert cluster.links[0].posted == []
             assert not cluster.router.is_sleeping
+
+    async def test_one_that_joins_while_a_pause_is_given_up_is_not_paused(self) -> None:
+        async with served() as cluster:
+            await cluster.lose(0)
+            cluster.tasks.start_soon(cluster.router.pause, "keep")
+            pause = await cluster.links[1].next(Call)
+            await cluster.join(0, generation=1)
+            await cluster.answer(0, "pause")
+            await anyio.wait_all_tasks_blocked()
+            cluster.tasks.start_soon(cluster.router.resume)
+            for rank in (0, 1):
+                await cluster.answer(rank, "resume")
+            cluster.links[1].say(Result(pause.call_id))
+            await anyio.wait_all_tasks_blocked()
+            assert cluster.links[0].posted == []
 
     async def test_one_that_comes_back_goes_on_if_it_missed_that(self) -> None:
         async with served() as cluster:
