@@ -179,7 +179,12 @@ class EngineArgs(ParallelArgs):
                 param="max_num_batched_tokens",
             )
         self._check_parallel()
-        self.launch_shape()
+        shape = self.launch_shape()
+        if self.max_model_len == "auto" and not shape.is_one_process:
+            raise usage_error(
+                self, "max_model_len", "must be a number where engines have processes of their own: each "
+                "would find another length in the memory that is free when it starts",
+            )  # fmt: skip
 
     def launch_shape(self) -> LaunchShape:
         """The processes that these options ask for."""

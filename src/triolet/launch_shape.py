@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LaunchMode", "LaunchShape", "derive_shape"]
 
+MAX_PORT = 65535
+
 LaunchMode = Literal["single", "separate", "internal", "external", "hybrid", "headless", "worker"]
 
 
@@ -85,7 +87,7 @@ def derive_shape(
     served = range(args.data_parallel_size) if mode == "internal" else local
     num_api_servers = (num_api_servers or 1) if has_http else 0
     is_one_process = mode in ("single", "external") and num_api_servers == 1 and not args.separate_engine
-    return LaunchShape(
+    shape = LaunchShape(
         mode=mode,
         num_api_servers=num_api_servers,
         is_one_process=is_one_process,
@@ -98,6 +100,19 @@ def derive_shape(
         head_host=args.data_parallel_address or (args.master_addr if args.nnodes > 1 else "127.0.0.1"),
         head_port=args.data_parallel_rpc_port,
     )
+    _check_ports(shape)
+    return shape
+
+
+def _check_ports(shape: LaunchShape) -> None:
+    """That there are as many as other machines dial."""
+    last = shape.head_port + shape.num_api_servers
+    if shape.remote_ranks and last > MAX_PORT:
+        raise _wrong(
+            f"--data-parallel-rpc-port {shape.head_port} leaves no room: the ports up to {last} are needed, "
+            f"one more for each API server; choose {MAX_PORT - shape.num_api_servers} or less",
+            "data_parallel_rpc_port",
+        )
 
 
 def _check_modes(args: ParallelArgs, num_api_servers: int | None, is_headless: bool) -> None:

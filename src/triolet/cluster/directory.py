@@ -29,6 +29,7 @@ class Directory:
     def __init__(self, ranks: Sequence[int], *, interval: float = PUBLISH_INTERVAL) -> None:
         self._reports = {rank: _nothing_known(rank) for rank in ranks}
         self._interval = interval
+        self._unheard: set[int] = set()
         self._changed: set[int] = set()
         self._news = Wakeup()
         self._listeners: list[Listener] = []
@@ -50,14 +51,21 @@ class Directory:
         """Take reports in; those of a process replaced since, or of an unknown rank, are ignored."""
         for report in reports:
             known = self._reports.get(report.rank)
-            if known is None or report.generation < known.generation or report == known:
+            if known is None or report == known:
                 continue
+            if report.generation < known.generation and report.rank not in self._unheard:
+                continue
+            self._unheard.discard(report.rank)
             self._reports[report.rank] = report
             self._note(report.rank)
 
     def mark_down(self, ranks: Iterable[int], cause: str) -> None:
-        """Say of ranks that nothing is heard of them any more, and why."""
+        """Say of ranks that nothing is heard of them any more, and why.
+
+        Whoever reports of them next is believed, whatever number its clock has it count from.
+        """
         for rank in ranks:
+            self._unheard.add(rank)
             self._reports[rank] = replace(
                 self._reports[rank], state=RankState.DOWN, cause=cause, load=None, phase=None
             )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from triolet.cluster.directory import Directory
 from triolet.cluster.handshake import Peer, Role
@@ -102,7 +103,7 @@ class HeadlessNode:
             tasks.start_soon(link.run)
             try:
                 await self._join(link, ranks)
-                await self._follow(link)
+                await self._follow(link, tasks)
             except LinkClosedError:
                 if not self._is_leaving:
                     raise JoinError(f"the head at {self._head} is lost: {link.closed_reason}") from None
@@ -124,7 +125,7 @@ class HeadlessNode:
         places = [replace(Address.parse(address), host=self._head.host) for address in addresses]
         self._supervisor.set_topology([str(place) for place in places])
 
-    async def _follow(self, link: Link) -> None:
+    async def _follow(self, link: Link, tasks: TaskGroup) -> None:
         """Report to the head and obey it until it is gone."""
 
         def report(reports: tuple[RankReport, ...]) -> None:
@@ -137,7 +138,6 @@ class HeadlessNode:
                 if isinstance(message, Topology):
                     self._set_front_ends(message.front_ends)
                 elif isinstance(message, Drain):
-                    await self.stop(message.seconds)
-                    return
+                    tasks.start_soon(self.stop, message.seconds)
         finally:
             self._directory.unsubscribe(report)

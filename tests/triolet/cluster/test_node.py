@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -137,6 +138,20 @@ async def test_it_joins_serves_the_front_ends_and_leaves_when_told() -> None:
         assert node.outcome is None
         assert head.directory.reports[0].state is RankState.DOWN
         tasks.cancel_scope.cancel()
+
+
+async def test_it_is_heard_of_as_long_as_its_engines_take_to_end() -> None:
+    head = RunningHead()
+    node = Node(head.address)
+    async with head.running(), node.running():
+        await head.wait_for(1, RankState.READY)
+        await head.wait_for(2, RankState.READY)
+        for child in node.starter.children:
+            child.send_signal(signal.SIGSTOP)
+        began = anyio.current_time()
+        await head.head.drain(0.0)
+        assert anyio.current_time() - began > 1.5 * LIVENESS_TIMEOUT
+    assert node.outcome is None
 
 
 async def test_a_head_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
