@@ -180,10 +180,11 @@ class EngineArgs(ParallelArgs):
             )
         self._check_parallel()
         shape = self.launch_shape()
-        if self.max_model_len == "auto" and not shape.is_one_process:
+        is_measured = self.max_model_len == "auto" and not (self.kv_cache_bytes or self.num_kv_blocks)
+        if is_measured and not shape.is_one_process:
             raise usage_error(
-                self, "max_model_len", "must be a number where engines have processes of their own: each "
-                "would find another length in the memory that is free when it starts",
+                self, "max_model_len", "needs --kv-cache-bytes where engines have processes of their own: "
+                "each would find another length in the memory that is free when it starts",
             )  # fmt: skip
 
     def launch_shape(self) -> LaunchShape:

@@ -188,8 +188,8 @@ def test_a_rank_over_two_machines_knows_its_share() -> None:
              "api_server_count": 2},
             "ports up to 65536 are needed.*choose 65533 or less", "data_parallel_rpc_port",
         ),
-        ({"separate_engine": True, "max_model_len": "auto"}, "must be a number", "max_model_len"),
-        ({"data_parallel_size": 2, "max_model_len": "auto"}, "must be a number", "max_model_len"),
+        ({"separate_engine": True, "max_model_len": "auto"}, "needs --kv-cache-bytes", "max_model_len"),
+        ({"data_parallel_size": 2, "max_model_len": "auto"}, "needs --kv-cache-bytes", "max_model_len"),
     ],
 )  # fmt: skip
 def test_contradictions_name_the_flags_and_the_way_out(
@@ -204,6 +204,7 @@ def test_what_has_room_or_is_alone_is_not_refused() -> None:
     shape_of(data_parallel_size=2, data_parallel_size_local=1, data_parallel_rpc_port=65534)
     shape_of(data_parallel_size=2, data_parallel_rpc_port=65535)
     shape_of(data_parallel_size=2, data_parallel_rank=1, max_model_len="auto")
+    shape_of(data_parallel_size=2, max_model_len="auto", kv_cache_bytes=10**6)
 
 
 def test_the_library_has_the_same_shapes() -> None:
