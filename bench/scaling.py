@@ -25,7 +25,7 @@ from bench.free_engine import serve
 from bench.kills import engine_pids
 from bench.online import Load, run_level, served_model
 from bench.prompts import make_prompt
-from bench.report import median_rows, print_table, write_json
+from bench.report import median_rows, print_table, write_csv, write_json
 from bench.servers import RunningServer, Server, free_port, running
 
 __all__ = [
@@ -143,7 +143,8 @@ def _server(role: str, model: str, shape: Sequence[str]) -> Server:
         sys.executable, "-m", "bench.scaling", "--serve", role, "--", model, "--port", str(port),
         "--max-num-seqs", str(MAX_NUM_SEQS), "--log-level", "warning", *shape,
     )  # fmt: skip
-    return Server("triolet", command, port, "/ready", {"PYTHONPATH": os.pathsep.join(sys.path)})
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return Server("triolet", command, port, "/ready", environment, ready_line=" is ready at ")
 
 
 def _speed_rows(options: argparse.Namespace, log: Path) -> list[dict[str, Any]]:
@@ -177,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve(options.serve, options.arguments)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        speed, evenness = _speed_rows(options, log), _evenness_rows(options, log)
+        speed = _speed_rows(options, log)
+        evenness = _evenness_rows(options, log) if options.mixed_requests else []
     print_table(speed, _SPEED)
     print_table(evenness, _EVENNESS)
     if options.json:
@@ -185,6 +187,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             name: getattr(options, name) for name in ("clients", "prompt_words", "max_tokens", "rounds")
         }
         write_json(options.json, [*speed, *evenness], **settings)
+    if options.csv:
+        write_csv(options.csv, [*speed, *evenness])
     return int(any(row["num_errors"] for row in (*speed, *evenness)))
 
 
@@ -197,10 +201,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=320, help="of each shape and round")
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--mixed-requests", type=int, default=400, help="of mixed lengths, each way to come")
+    parser.add_argument("--mixed-requests", type=int, default=400, help="each way to come; 0: none")
     parser.add_argument("--waves", type=int, default=8)
     parser.add_argument("--longest-answer", type=int, default=LONGEST["answer"], help="of mixed lengths")
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--csv", type=Path, help="write the rows here")
     parser.add_argument("--serve", choices=["free", "paced"], help="be a server with such engines")
     parser.add_argument("arguments", nargs="*", help="its arguments")
     return parser.parse_args(argv)

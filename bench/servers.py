@@ -26,13 +26,17 @@ _STOP_TIMEOUT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How to start a server. ``ready_path`` answers 200 once it serves."""
+    """How to start a server. ``ready_path`` answers 200 once it serves.
+
+    ``ready_line``: what it also writes then, where it consists of several that answer, ready one by one.
+    """
 
     name: str
     command: tuple[str, ...]
     port: int
     ready_path: str
     environment: dict[str, str] = field(default_factory=dict)
+    ready_line: str = ""
 
     @property
     def url(self) -> str:
@@ -75,9 +79,11 @@ def _wait_ready(server: Server, process: subprocess.Popen[bytes], log: Path, dea
     while process.poll() is None and time.perf_counter() < deadline:
         try:
             with urlopen(url, timeout=2):
-                return
+                if server.ready_line in log.read_text(errors="replace"):
+                    return
         except (URLError, OSError):
-            time.sleep(0.05)
+            pass
+        time.sleep(0.05)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     raise RuntimeError(f"{server.name} is not ready (exit code {process.poll()}):\n{tail}")
 
