@@ -60,6 +60,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
     "top-p 0.95": {"temperature": 1.0, "top_p": 0.95},
     "top-k 50": {"temperature": 1.0, "top_k": 50},
     "min-p 0.1": {"temperature": 1.0, "min_p": 0.1},
+    "top-k 50, top-p 0.95": {"temperature": 1.0, "top_k": 50, "top_p": 0.95},
     "0.2, top-p 0.9": {"temperature": 0.2, "top_p": 0.9},
 }
 _COLUMNS = ("grammar", "sampling", "batch", "step_ms", "masked_percent", "us_per_token", "share_percent")

@@ -33,6 +33,7 @@ __all__ = [
     "DrawnTokens",
     "KVCache",
     "Ops",
+    "RankedTokens",
     "Step",
     "StepRunner",
     "preferred_dtype",
@@ -84,13 +85,29 @@ class DrawSettings:
 class DrawnTokens:
     """What was drawn from R rows of V logits; all arrays are ``(R,)``.
 
-    ``highest``: a row's highest logit, NaN if it has a NaN. If that is not finite, the token means nothing.
+    ``highest``: a row's highest logit, or not a finite number if one is NaN or plus infinity. If it is not
+    finite, the token means nothing.
     ``num_kept``: of how many of the most likely tokens the filters left the choice; V if there were none.
     """
 
     token_ids: NDArray[np.int64]
     highest: NDArray[np.float32]
     num_kept: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTokens:
+    """The K most likely tokens of N rows in order, ties by id, lowest first.
+
+    ``token_ids (N, K)`` int64 and ``weights (N, K)`` float32, relative to the first one, at the rows'
+    temperatures; -1 and 0 where there are fewer. ``totals (N,)`` float64: the weight of all tokens, 0 where
+    top-p does not ask for it. ``highest (N,)``: as in :class:`DrawnTokens`.
+    """
+
+    token_ids: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    totals: NDArray[np.float64]
+    highest: NDArray[np.float32]
 
 
 MAX_OTHERS = 64
@@ -216,9 +233,12 @@ class Ops(Protocol):
         """``gelu(gate) * up`` with the tanh form of GELU, layout as :meth:`silu_mul`."""
         ...
 
-    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+    def draw(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
+    ) -> DrawnTokens:
         """Draw a token from each row of ``logits (R, V)`` float32; the first of the highest if greedy.
 
+        With ``rows (N,)``, from those only, and ``settings`` are of N rows.
         The filters, their order, and the draw by inversion are those of
         :mod:`triolet_kernels.reference.drawing`. What is drawn from a row depends on nothing beside it.
         Where rounding decides, implementations may differ.
@@ -232,7 +252,16 @@ class Ops(Protocol):
 
         ``masks (N, ceil(V / 32))``: token i is allowed if bit ``i % 32`` of word ``i // 32`` is set. The
         other logits become minus infinity, in place. ``settings`` are of N rows; the rest is as in
-        :meth:`draw`.
+        :meth:`draw`. A mask does not hide a NaN or plus infinity: ``highest`` is not finite then.
+        """
+        ...
+
+    def rank(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], count: int
+    ) -> RankedTokens:
+        """The ``count`` most likely tokens of ``rows (N,)`` of ``logits (R, V)``.
+
+        ``settings`` are of N rows, whose temperatures are above 0.
         """
         ...
 

@@ -15,7 +15,7 @@ from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.norm import NormKernels
 from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.cpu.rows import RowKernels
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, StepRunner
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["CpuOps"]
@@ -106,13 +106,20 @@ class CpuOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return self._activation.gelu_mul(gate_up)
 
-    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
-        return self._drawing.draw(logits, settings)
+    def draw(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
+    ) -> DrawnTokens:
+        return self._drawing.draw(logits, settings, rows)
 
     def draw_masked(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
     ) -> DrawnTokens:
         return self._drawing.draw_masked(logits, settings, rows, masks)
+
+    def rank(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], count: int
+    ) -> RankedTokens:
+        return self._drawing.rank(logits, settings, rows, count)
 
     def draw_others(
         self,

@@ -39,12 +39,13 @@ void forbid(float* logits, int64_t size, const uint32_t* mask) {
     }
 }
 
-bool has_nan(const float* values, int64_t size) {
+// Whether there is a NaN or plus infinity.
+bool has_excess(const float* values, int64_t size) {
     uint32_t found = 0;
     for (int64_t i = 0; i < size; ++i) {
         uint32_t bits;
         memcpy(&bits, values + i, 4);
-        found |= (bits & 0x7fffffff) > 0x7f800000;
+        found |= (bits > 0xff800000) | (bits - 0x7f800000 < 0x00800000);
     }
     return found != 0;
 }
@@ -199,13 +200,15 @@ int64_t draw_from(const Candidates& found, int64_t num_kept, double uniform) {
     return found.token_id(chosen);
 }
 
+double sum_all(const Row& row) {
+    double total = 0;
+    for (int64_t group = 0; group < row.num_groups; ++group) total += sum_group(row, group);
+    return total;
+}
+
 // Token -1 if there is no memory.
 void draw_filtered(const Row& row, const Settings& settings, Drawn& drawn) {
-    double total = -1;
-    if (settings.top_p < 1 && !settings.top_k) {
-        total = 0;
-        for (int64_t group = 0; group < row.num_groups; ++group) total += sum_group(row, group);
-    }
+    double total = settings.top_p < 1 && !settings.top_k ? sum_all(row) : -1;
     // A short prefix is enough for most rows; then one that should be; then all there is.
     float least = bound_of_min_p(row, settings);
     for (int attempt = 0;; ++attempt) {
@@ -238,8 +241,8 @@ void draw_filtered(const Row& row, const Settings& settings, Drawn& drawn) {
     }
 }
 
+// None of the logits is NaN or plus infinity.
 Drawn draw_row(const float* logits, int64_t size, const Settings& settings) {
-    if (has_nan(logits, size)) return {0, size, as_float(0x7fc00000)};
     Row row;
     open_row(row, logits, size);
     if (!is_finite(row)) return {0, size, row.highest};
@@ -254,6 +257,30 @@ Drawn draw_row(const float* logits, int64_t size, const Settings& settings) {
     sum_groups(row, sums);
     drawn.token_id = draw_whole(row, sums, settings.uniform);
     return drawn;
+}
+
+// The `count` most likely tokens in order with their weights, -1 and 0 where there are fewer, and the weight of all
+// tokens, if top-p needs that. Nothing is kept and token_id is -1 if there is no memory.
+Drawn rank_row(const float* logits, int64_t size, const Settings& settings, int64_t* token_ids, float* weights,
+               int64_t count, double& total) {
+    for (int64_t i = 0; i < count; ++i) token_ids[i] = -1, weights[i] = 0;
+    Row row;
+    open_row(row, logits, size);
+    total = 0;
+    if (!is_finite(row)) return {0, 0, row.highest};
+    set_temperature(row, settings.temperature);
+    if (settings.top_p < 1 && !settings.top_k) total = sum_all(row);
+    float bound = lower_bound(row, count);
+    int64_t num_found = count_from(row, bound);
+    auto* keys = static_cast<uint64_t*>(malloc(num_found * 2 * sizeof(uint64_t)));
+    if (!keys) return {-1, 0, row.highest};
+    collect(row, bound, keys);
+    sort_keys(keys, keys + num_found, num_found);
+    Candidates found = {keys, weights, num_found < count ? num_found : count};
+    weigh(row, found);
+    for (int64_t i = 0; i < found.count; ++i) token_ids[i] = found.token_id(i);
+    free(keys);
+    return {token_ids[0], found.count, row.highest};
 }
 
 // Takes a token out of a row and its groups' sums of weights; → its logit.
@@ -298,7 +325,8 @@ void draw_others(float* logits, int64_t size, int64_t taken, double temperature,
 
 // logits (any number of rows, size), rows (num_rows,), masks (num_rows, size / 32 rounded up)
 // → token_ids, num_kept (num_rows,) int64, highest (num_rows,) float
-// Null rows are the first ones; null masks forbid nothing, others do in place.
+// Null rows are the first ones; null masks forbid nothing, others do in place. Of a row with a NaN or plus infinity,
+// whether forbidden or not, the highest is NaN.
 TRIOLET_EXPORT(draw_float32)
 (float* logits, const int64_t* rows, const uint32_t* masks, const double* temperatures, const double* uniforms,
  const int64_t* top_k, const double* top_p, const double* min_p, int64_t* token_ids, int64_t* num_kept, float* highest,
@@ -306,11 +334,31 @@ TRIOLET_EXPORT(draw_float32)
     for_each_row(run_team, num_threads, num_rows, size, [=](int64_t i) {
         Settings settings = {temperatures[i], uniforms[i], top_k[i], top_p[i], min_p[i]};
         float* row = logits + (rows ? rows[i] : i) * size;
+        const bool is_wrong = has_excess(row, size);
         if (masks) forbid(row, size, masks + i * ((size + 31) / 32));
-        Drawn drawn = draw_row(row, size, settings);
+        Drawn drawn = is_wrong ? Drawn{0, size, as_float(0x7fc00000)} : draw_row(row, size, settings);
         token_ids[i] = drawn.token_id;
         num_kept[i] = drawn.num_kept;
         highest[i] = drawn.highest;
+    });
+    return true;
+}
+
+// logits (any number of rows, size), rows and settings (num_rows,)
+// → token_ids, weights (num_rows, count), totals, highest (num_rows,); total -1 if there was no memory.
+TRIOLET_EXPORT(rank_float32)
+(const float* logits, const int64_t* rows, const double* temperatures, const int64_t* top_k, const double* top_p,
+ int64_t* token_ids, float* weights, double* totals, float* highest, int64_t num_rows, int64_t count, int64_t size,
+ RunTeam run_team, int64_t num_threads) {
+    for_each_row(run_team, num_threads, num_rows, size, [=](int64_t i) {
+        Settings settings = {temperatures[i], 0, top_k[i], top_p[i], 0};
+        const float* row = logits + rows[i] * size;
+        highest[i] = as_float(0x7fc00000);
+        totals[i] = 0;
+        if (has_excess(row, size)) return;
+        Drawn best = rank_row(row, size, settings, token_ids + i * count, weights + i * count, count, totals[i]);
+        highest[i] = best.highest;
+        if (best.token_id < 0) totals[i] = -1;
     });
     return true;
 }

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.cpu.loader import Kernel, NativeLibrary
-from triolet_kernels.ops import MAX_OTHERS, DrawnTokens, DrawSettings
+from triolet_kernels.ops import MAX_OTHERS, DrawnTokens, DrawSettings, RankedTokens
 from triolet_kernels.reference import drawing as reference
 
 __all__ = ["DrawingKernels"]
@@ -22,13 +20,16 @@ class DrawingKernels:
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
         self._draw = native.kernels("draw").get(torch.float32)
+        self._rank = native.kernels("rank").get(torch.float32)
         self._draw_others = native.kernels("draw_others").get(torch.float32)
 
-    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+    def draw(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
+    ) -> DrawnTokens:
         """MemoryError where there is no room to sort a row in."""
         if self._draw is None:
-            return reference.draw_rows(logits.numpy(), settings)
-        return self._run(self._draw, logits.contiguous(), settings)
+            return reference.draw_tokens(logits, settings, rows)
+        return self._run(self._draw, logits.contiguous(), settings, rows)
 
     def draw_masked(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
@@ -40,6 +41,33 @@ class DrawingKernels:
         assert rows.flags.c_contiguous, "one run of numbers"
         assert masks.flags.c_contiguous, "one run of words"
         return self._run(self._draw, logits, settings, rows, masks)
+
+    def rank(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], count: int
+    ) -> RankedTokens:
+        """MemoryError as :meth:`draw`."""
+        if self._rank is None:
+            return reference.rank(logits, settings, rows, count)
+        num_rows, size = len(rows), logits.shape[1]
+        ranked = RankedTokens(
+            token_ids=np.full((num_rows, count), -1),
+            weights=np.zeros((num_rows, count), dtype=np.float32),
+            totals=np.empty(num_rows),
+            highest=np.empty(num_rows, dtype=np.float32),
+        )
+        inputs = (rows, settings.temperatures, settings.top_k, settings.top_p)
+        outputs = (ranked.token_ids, ranked.weights, ranked.totals, ranked.highest)
+        self._rank(
+            logits.contiguous().data_ptr(),
+            *(array.ctypes.data for array in (*inputs, *outputs)),
+            num_rows,
+            count,
+            size,
+            *self._team,
+        )
+        if (ranked.totals < 0).any():
+            raise MemoryError(f"no memory to sort a row of {size} logits")
+        return ranked
 
     def draw_others(
         self,
@@ -68,9 +96,13 @@ class DrawingKernels:
         return others
 
     def _run(
-        self, kernel: Kernel, logits: Tensor, settings: DrawSettings, *chosen: NDArray[np.integer[Any]]
+        self,
+        kernel: Kernel,
+        logits: Tensor,
+        settings: DrawSettings,
+        rows: NDArray[np.int64] | None,
+        masks: NDArray[np.int32] | None = None,
     ) -> DrawnTokens:
-        """``chosen``: rows and masks, or nothing."""
         num_rows, size = len(settings.temperatures), logits.shape[1]
         drawn = DrawnTokens(
             token_ids=np.empty(num_rows, dtype=np.int64),
@@ -83,7 +115,7 @@ class DrawingKernels:
         outputs = (drawn.token_ids, drawn.num_kept, drawn.highest)
         kernel(
             logits.data_ptr(),
-            *([array.ctypes.data for array in chosen] or (None, None)),
+            *(None if array is None else array.ctypes.data for array in (rows, masks)),
             *(array.ctypes.data for array in (*inputs, *outputs)),
             num_rows,
             size,

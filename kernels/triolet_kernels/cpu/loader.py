@@ -68,6 +68,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "gelu_mul": [_POINTER, _POINTER, _ROWS, _INT],
     "take_rows": [*[_POINTER] * 3, _ROWS, _INT],
     "draw": [*[_POINTER] * 11, _INT, _INT],
+    "rank": [*[_POINTER] * 9, *[_INT] * 3],
     "draw_others": [*[_POINTER] * 6, *[_INT] * 3],
     "rotary_and_cache": [*[_POINTER] * 7, _ROWS, *[_INT] * 4, _POINTER, _POINTER, _FLOAT],
     "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, StepRunner
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import activation, attention, drawing, linear, norm, rotary, step
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
@@ -90,13 +90,20 @@ class ReferenceOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.gelu_mul(gate_up)
 
-    def draw(self, logits: Tensor, settings: DrawSettings) -> DrawnTokens:
-        return drawing.draw_tokens(logits, settings)
+    def draw(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
+    ) -> DrawnTokens:
+        return drawing.draw_tokens(logits, settings, rows)
 
     def draw_masked(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
     ) -> DrawnTokens:
         return drawing.draw_masked(logits, settings, rows, masks)
+
+    def rank(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], count: int
+    ) -> RankedTokens:
+        return drawing.rank(logits, settings, rows, count)
 
     def draw_others(
         self,

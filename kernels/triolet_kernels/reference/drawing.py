@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.ops import DrawnTokens, DrawSettings, RankedTokens
 from triolet_kernels.reference.candidates import top_candidates
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "draw_others",
     "draw_rows",
     "draw_tokens",
+    "rank",
     "scale_logits",
     "token_weights",
 ]
@@ -50,8 +51,10 @@ Row = NDArray[np.float32]
 """A row of logits ``(V,)``."""
 
 
-def draw_tokens(logits: Tensor, settings: DrawSettings) -> DrawnTokens:
+def draw_tokens(logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None) -> DrawnTokens:
     """:func:`draw_rows` of logits on any device; they are brought over unless all rows are greedy."""
+    if rows is not None:
+        logits = logits[torch.from_numpy(rows).to(logits.device)]
     if logits.device.type == "cpu" or settings.temperatures.any():
         return draw_rows(logits.cpu().numpy(), settings)
     best = logits.argmax(dim=-1, keepdim=True)
@@ -66,8 +69,34 @@ def draw_masked(
     bits = np.unpackbits(masks.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
     is_forbidden = torch.from_numpy(bits == 0).to(logits.device)
     chosen = torch.from_numpy(rows).to(logits.device)
-    logits[chosen] = logits[chosen].masked_fill(is_forbidden, -torch.inf)
-    return draw_tokens(logits[chosen], settings)
+    before = logits[chosen]
+    logits[chosen] = before.masked_fill(is_forbidden, -torch.inf)
+    drawn = draw_tokens(logits[chosen], settings)
+    is_wrong = (before.isnan() | before.isposinf()).any(dim=1)
+    drawn.highest[is_wrong.cpu().numpy()] = np.nan
+    return drawn
+
+
+def rank(logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], count: int) -> RankedTokens:
+    """See :meth:`triolet_kernels.ops.Ops.rank`."""
+    ranked = RankedTokens(
+        token_ids=np.full((len(rows), count), -1),
+        weights=np.zeros((len(rows), count), dtype=np.float32),
+        totals=np.zeros(len(rows)),
+        highest=np.full(len(rows), -np.inf, dtype=np.float32),
+    )
+    for index, place in enumerate(rows.tolist()):
+        row, temperature = logits[place].cpu().numpy(), float(settings.temperatures[index])
+        ranked.highest[index] = highest = row.max()
+        if not np.isfinite(highest):
+            continue
+        found = top_candidates(row, count)
+        found = found[np.isfinite(row[found])]
+        ranked.token_ids[index, : len(found)] = found
+        ranked.weights[index, : len(found)] = token_weights(row[found], highest, temperature)
+        if settings.top_p[index] < 1 and not settings.top_k[index]:
+            ranked.totals[index] = token_weights(row, highest, temperature).sum(dtype=np.float64)
+    return ranked
 
 
 def draw_others(

@@ -47,8 +47,15 @@ class Constraints(Protocol):
         ...
 
     def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
-        """The first of ``token_ids`` that the mask of ``slot`` has. To ask for a few is less work than a
-        mask."""
+        """The first of ``token_ids`` that the mask of ``slot`` has, None if it has none of them.
+
+        Where the mask may be known to have one token alone, it is that one, asked about or not. To ask about
+        a few tokens is less work than a mask.
+        """
+        ...
+
+    def are_allowed(self, slot: int, token_ids: Sequence[int]) -> list[bool]:
+        """Whether the mask of ``slot`` has each of ``token_ids``."""
         ...
 
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:

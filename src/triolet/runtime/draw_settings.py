@@ -23,13 +23,20 @@ __all__ = ["HeldSettings", "draw_settings", "held_settings", "settings_at"]
 class HeldSettings:
     """Of P positions whose tokens may be refused and drawn again: each draw has a random number of its own.
 
-    ``first``: of the token drawn at first. ``further (P, n)``: the random numbers of those tried after it.
-    ``masked``: of the one drawn with a mask.
+    ``first``: of the token drawn at first. ``masked``: of the one drawn with a mask. ``seeds`` and ``places
+    (P,)``: what the random numbers are made of.
     """
 
     first: DrawSettings
-    further: NDArray[np.float64]
     masked: DrawSettings
+    seeds: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    def further(self, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        """The random numbers of ``count`` tokens tried after the first one at some positions, a row each."""
+        if not self.first.temperatures[positions].any():
+            return np.zeros((len(positions), count))
+        return uniforms(self.seeds[positions], self.places[positions], 2 + count)[:, 2:]
 
 
 def draw_settings(rows: Sequence[PlanRow]) -> DrawSettings:
@@ -38,16 +45,26 @@ def draw_settings(rows: Sequence[PlanRow]) -> DrawSettings:
     A position's random number belongs to the request's seed and to the position of the token that is drawn.
     Where all is greedy, there are none to be made: they are 0.
     """
-    requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
-    return _settings(requests, _uniforms(rows, requests, 1)[:, 0])
+    return held_settings(rows).first
 
 
-def held_settings(rows: Sequence[PlanRow], num_tries: int) -> HeldSettings:
-    """Those of the same positions, for ``num_tries`` tokens after the first one."""
+def held_settings(rows: Sequence[PlanRow]) -> HeldSettings:
+    """Those of the same positions, where tokens may be refused."""
     requests = [row.request for row in rows for _ in range(row.num_draft_tokens + 1)]
-    numbers = _uniforms(rows, requests, 2 + num_tries)
+    seeds = np.array([request.seed for request in requests], dtype=np.int64)
+    places = np.array(
+        [
+            row.start + row.num_tokens - row.num_draft_tokens + offset
+            for row in rows
+            for offset in range(row.num_draft_tokens + 1)
+        ],
+        dtype=np.int64,
+    )
+    is_random = any(request.temperature for request in requests)
+    numbers = uniforms(seeds, places, 2) if is_random else np.zeros((len(requests), 2))
     first = _settings(requests, numbers[:, 0])
-    return HeldSettings(first, numbers[:, 2:], replace(first, uniforms=np.ascontiguousarray(numbers[:, 1])))
+    masked = replace(first, uniforms=np.ascontiguousarray(numbers[:, 1]))
+    return HeldSettings(first, masked, seeds, places)
 
 
 def settings_at(settings: DrawSettings, positions: NDArray[np.int64]) -> DrawSettings:
@@ -69,15 +86,3 @@ def _settings(requests: Sequence[Request], numbers: NDArray[np.float64]) -> Draw
         top_p=np.array([request.top_p for request in requests], dtype=np.float64),
         min_p=np.array([request.min_p for request in requests], dtype=np.float64),
     )
-
-
-def _uniforms(rows: Sequence[PlanRow], requests: Sequence[Request], count: int) -> NDArray[np.float64]:
-    if not any(request.temperature for request in requests):
-        return np.zeros((len(requests), count))
-    places = [
-        row.start + row.num_tokens - row.num_draft_tokens + offset
-        for row in rows
-        for offset in range(row.num_draft_tokens + 1)
-    ]
-    seeds = np.array([request.seed for request in requests], dtype=np.int64)
-    return uniforms(seeds, np.array(places, dtype=np.int64), count)

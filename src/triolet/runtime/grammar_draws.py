@@ -2,20 +2,20 @@
 
 A token that was drawn without a mask and is allowed has the distribution that it would have with one
 
-- if it is the most likely token of all, and greedy or the only one that filters left: a mask takes away
-  tokens beside it, never the first place;
+- if it is greedy: a mask takes away tokens beside the most likely one, never the first place;
 - if there are no filters: it is the first try of rejection sampling (von Neumann, "Various Techniques Used in
   Connection with Random Digits", 1951). A few more tries follow, each without the tokens refused before and
   with a random number of its own, and then a mask, with another one.
 
-Where filters leave a choice, only a mask will do; where masks are quicker than a draw, it is made at once, so
-that its row is drawn once. This module knows nothing of grammars or adjustments.
+Where there are filters, the token is the one drawn with the mask. It is found by asking about the most likely
+tokens (:mod:`triolet.runtime.ranked_draw`) where that settles it, unless masks are quicker than that. This
+module knows nothing of grammars or adjustments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from triolet.plan import PlanRow
 from triolet.runtime.draw_settings import HeldSettings, draw_settings, held_settings, settings_at
-from triolet.runtime.grammar_masks import Checked, GrammarMasks, grammar_of
+from triolet.runtime.grammar_masks import Checked, GrammarMasks, Try, grammar_of
+from triolet.runtime.ranked_draw import MAX_ASKED, RankedDraw, floats
 from triolet_kernels.ops import DrawnTokens, DrawSettings, Ops
 
 __all__ = ["draw_held"]
@@ -43,7 +44,7 @@ def draw_held(
     """
     if all(grammar_of(row) is None for row in rows):
         return ops.draw(logits, draw_settings(rows)), {}
-    return _Draw(grammars, ops, logits, rows, held_settings(rows, NUM_TRIES)).run(is_processed)
+    return _Draw(grammars, ops, logits, rows, held_settings(rows)).run(is_processed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,50 +58,92 @@ class _Draw:
     settings: HeldSettings
 
     def run(self, is_processed: bool) -> tuple[DrawnTokens, dict[int, str]]:
-        first = self.settings.first
-        is_chosen_from = _has_filters(first) & (first.temperatures > 0)
-        is_masked = is_chosen_from & self._has_quick_mask()
-        # What is drawn again in any case is drawn greedily, which is quick and tells the highest logit.
-        temperatures = np.where(is_masked, 0.0, first.temperatures)
-        drawn = self.ops.draw(self.logits, replace(first, temperatures=temperatures))
-        may_differ = is_masked | (is_chosen_from & (drawn.num_kept > 1))
-        # Logits that are not finite are an error, which a mask would hide.
-        is_finite = np.isfinite(drawn.highest)
-        may_be_tried = ~is_chosen_from & is_finite
+        is_chosen_from = _has_filters(self.settings.first)
+        if is_chosen_from.any():
+            is_chosen_from &= self._has_grammar()
+        drawn = self._draw_plain(~is_chosen_from)
+        tries: list[Try] = drawn.token_ids.tolist()
+        if is_chosen_from.any():
+            for position in np.flatnonzero(is_chosen_from).tolist():
+                tries[position] = None
+            for position, ranked in self._rank(is_chosen_from & ~self._has_quick_mask(), drawn):
+                tries[position] = ranked
         checked = self.grammars.check(
             self.rows,
-            [
-                None if differs else token_id
-                for token_id, differs in zip(drawn.token_ids.tolist(), may_differ.tolist(), strict=True)
-            ],
+            tries,
             self._is_shown(is_processed),
-            lambda positions: self._further_tokens(drawn, positions, may_be_tried),
+            lambda positions: self._further_tokens(drawn, positions),
         )
-        for position, token_id in checked.others.items():
-            drawn.token_ids[position] = token_id
-        kept = [i for i, position in enumerate(checked.positions) if is_finite[position]]
-        if kept:
-            self._draw_masked(drawn, checked, kept)
+        if checked.others:
+            self._take_others(drawn, checked.others)
+        if checked.positions:
+            self._draw_masked(drawn, checked)
         return drawn, checked.errors
 
-    def _has_quick_mask(self) -> NDArray[np.bool_]:
-        return np.repeat(
-            [grammar_of(row) is not None and self.grammars.has_quick_mask(row.slot) for row in self.rows],
-            [row.num_draft_tokens + 1 for row in self.rows],
+    def _draw_plain(self, is_plain: NDArray[np.bool_]) -> DrawnTokens:
+        """Draw at some of the positions; the others have no highest logit yet."""
+        if is_plain.all():
+            return self.ops.draw(self.logits, self.settings.first)
+        size = len(is_plain)
+        drawn = DrawnTokens(
+            np.zeros(size, dtype=np.int64),
+            np.full(size, np.nan, dtype=np.float32),
+            np.full(size, self.logits.shape[1]),
         )
+        positions = np.flatnonzero(is_plain)
+        if len(positions):
+            found = self.ops.draw(self.logits, settings_at(self.settings.first, positions), positions)
+            drawn.token_ids[positions] = found.token_ids
+            drawn.highest[positions] = found.highest
+            drawn.num_kept[positions] = found.num_kept
+        return drawn
+
+    def _rank(self, is_ranked: NDArray[np.bool_], drawn: DrawnTokens) -> Iterator[tuple[int, RankedDraw]]:
+        """The most likely tokens of some positions; their highest logits are noted."""
+        positions = np.flatnonzero(is_ranked)
+        if not len(positions):
+            return
+        settings = settings_at(self.settings.masked, positions)
+        ranked = self.ops.rank(self.logits, settings, positions, MAX_ASKED)
+        drawn.highest[positions] = ranked.highest
+        sums = np.zeros((len(positions), MAX_ASKED + 1))
+        np.cumsum(ranked.weights, axis=1, dtype=np.float64, out=sums[:, 1:])
+        counts = (ranked.token_ids >= 0).sum(axis=1).tolist()
+        is_finite, totals = np.isfinite(ranked.highest).tolist(), ranked.totals.tolist()
+        uniforms, top_k = settings.uniforms.tolist(), settings.top_k.tolist()
+        top_p, min_p = settings.top_p.tolist(), settings.min_p.tolist()
+        for i, position in enumerate(positions.tolist()):
+            if is_finite[i]:
+                token_ids = ranked.token_ids[i, : counts[i]].tolist()
+                weights, sums_before = floats(ranked.weights[i]), floats(sums[i])
+                yield (
+                    position,
+                    RankedDraw(
+                        token_ids, weights, sums_before, totals[i], uniforms[i], top_k[i], top_p[i], min_p[i]
+                    ),
+                )
+
+    def _has_grammar(self) -> NDArray[np.bool_]:
+        return self._by_position([grammar_of(row) is not None for row in self.rows])
+
+    def _has_quick_mask(self) -> NDArray[np.bool_]:
+        return self._by_position([self.grammars.has_quick_mask(row.slot) for row in self.rows])
+
+    def _by_position(self, by_row: list[bool]) -> NDArray[np.bool_]:
+        return np.repeat(by_row, [row.num_draft_tokens + 1 for row in self.rows])
 
     def _is_shown(self, is_processed: bool) -> list[bool]:
+        if not is_processed:
+            return [False] * len(self.logits)
         return [
-            is_processed and row.request.num_logprobs is not None
-            for row in self.rows
-            for _ in range(row.num_draft_tokens + 1)
+            row.request.num_logprobs is not None for row in self.rows for _ in range(row.num_draft_tokens + 1)
         ]
 
-    def _further_tokens(
-        self, drawn: DrawnTokens, positions: Sequence[int], may_be_tried: NDArray[np.bool_]
-    ) -> list[list[int]]:
+    def _further_tokens(self, drawn: DrawnTokens, positions: Sequence[int]) -> list[list[int]]:
         """What to try at each of some positions after the token drawn there, in order."""
-        wanted = np.array([position for position in positions if may_be_tried[position]], dtype=np.int64)
+        # Logits that are not finite are an error, whatever is allowed.
+        is_finite = np.isfinite(drawn.highest)
+        wanted = np.array([position for position in positions if is_finite[position]], dtype=np.int64)
         if not len(wanted):
             return [[] for _ in positions]
         found = self.ops.draw_others(
@@ -108,19 +151,26 @@ class _Draw:
             wanted,
             drawn.token_ids[wanted],
             self.settings.first.temperatures[wanted],
-            self.settings.further[wanted],
+            self.settings.further(wanted, NUM_TRIES),
         )
         tokens = dict(zip(wanted.tolist(), found.tolist(), strict=True))
         return [
             [token_id for token_id in tokens.get(position, ()) if token_id >= 0] for position in positions
         ]
 
-    def _draw_masked(self, drawn: DrawnTokens, checked: Checked, kept: Sequence[int]) -> None:
-        positions = np.array([checked.positions[i] for i in kept], dtype=np.int64)
-        has_stood = np.array([checked.has_stood[i] for i in kept])
-        masks = np.stack([checked.masks[i] for i in kept])
+    def _take_others(self, drawn: DrawnTokens, others: Mapping[int, int]) -> None:
+        positions, token_ids = np.array(list(others)), np.array(list(others.values()))
+        highest = drawn.highest[positions]
+        drawn.token_ids[positions] = token_ids
+        # Where only one token is allowed, it may be one that something else forbids: that is an error then.
+        logits = self.logits.numpy()[positions, token_ids]
+        drawn.highest[positions] = np.where(np.isfinite(highest), logits, highest)
+
+    def _draw_masked(self, drawn: DrawnTokens, checked: Checked) -> None:
+        positions = np.array(checked.positions, dtype=np.int64)
+        has_stood = np.array(checked.has_stood)
         again = self.ops.draw_masked(
-            self.logits, settings_at(self.settings.masked, positions), positions, masks
+            self.logits, settings_at(self.settings.masked, positions), positions, np.stack(checked.masks)
         )
         drawn.token_ids[positions] = np.where(has_stood, drawn.token_ids[positions], again.token_ids)
         drawn.highest[positions] = again.highest
@@ -129,4 +179,4 @@ class _Draw:
 
 def _has_filters(settings: DrawSettings) -> NDArray[np.bool_]:
     has_filters: NDArray[np.bool_] = (settings.top_k > 0) | (settings.top_p < 1) | (settings.min_p > 0)
-    return has_filters
+    return has_filters & (settings.temperatures > 0)

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,17 @@ from numpy.typing import NDArray
 from triolet.plan import PlanRow
 from triolet.runtime.adjuster import draft_of
 from triolet.runtime.constraints import Constraints
+from triolet.runtime.ranked_draw import RankedDraw
 
-__all__ = ["Checked", "DrawOthers", "GrammarMasks", "grammar_of"]
+__all__ = ["Checked", "DrawOthers", "GrammarMasks", "Try", "grammar_of"]
 
 Mask = NDArray[np.int32]
 
 DrawOthers = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 """Positions → at each of them the tokens to try next, in order; none where nothing but a mask will do."""
+
+Try = int | RankedDraw | None
+"""A token, a draw from several ones, or nothing where only a mask will do."""
 
 QUICK_SECONDS = 30e-6
 
@@ -38,7 +43,7 @@ class Checked:
     """What is to be done about the tokens drawn at some positions, and what is wrong, by position.
 
     ``positions`` are those that need the ``masks (W,)`` beside them; where one ``has_stood``, the token drawn
-    there is allowed nevertheless. ``others`` are the tokens that stand where the one drawn first does not.
+    there is allowed nevertheless. ``others`` are the tokens that stand where not the one drawn first does.
     """
 
     positions: list[int] = field(default_factory=list)
@@ -85,13 +90,13 @@ class GrammarMasks:
     def check(
         self,
         rows: Sequence[PlanRow],
-        token_ids: Sequence[int | None],
+        tries: Sequence[Try],
         is_shown: Sequence[bool],
         draw_others: DrawOthers,
     ) -> Checked:
         """Hold what was drawn at the last positions of ``rows`` to their grammars.
 
-        ``token_ids``: at each position the token that may stand if it is allowed, None if it may not.
+        ``tries``: what may stand at each position if it is allowed.
         ``is_shown``: whether somebody looks at its logits later, so that a mask is needed anyway.
         ``draw_others`` is asked where such a token is not allowed. What comes after an error in a row, or
         after a draft token that is forbidden, is left out: no token of it will be used.
@@ -102,11 +107,11 @@ class GrammarMasks:
                 if row.slot in self._refusals:
                     checked.errors[first] = self._refusals[row.slot]
                 elif row.num_draft_tokens:
-                    self._check_along(row, first, token_ids, is_shown, draw_others, checked)
+                    self._check_along(row, first, tries, is_shown, draw_others, checked)
                 else:
                     alone[first] = row.slot
             first += row.num_draft_tokens + 1
-        standing = self._find_standing(alone, token_ids, draw_others, checked)
+        standing = self._find_standing(alone, tries, draw_others, checked)
         for position, slot in alone.items():
             if is_shown[position] or position not in standing:
                 try:
@@ -151,20 +156,26 @@ class GrammarMasks:
     def _find_standing(
         self,
         slots: Mapping[int, int],
-        token_ids: Sequence[int | None],
+        tries: Sequence[Try],
         draw_others: DrawOthers,
         checked: Checked,
     ) -> set[int]:
         """At which of the positions, the keys of ``slots``, a token stands: the first or another one."""
         standing, refused = set[int](), []
         for position, slot in slots.items():
-            token_id = token_ids[position]
-            if token_id is None:
-                continue
-            if self._grammars.first_allowed(slot, (token_id,)) is None:
-                refused.append(position)
+            tried = tries[position]
+            if isinstance(tried, RankedDraw):
+                found = tried.settle(partial(self._grammars.are_allowed, slot))
+            elif tried is not None:
+                found = self._grammars.first_allowed(slot, (tried,))
+                if found is None:
+                    refused.append(position)
             else:
+                continue
+            if found is not None:
                 standing.add(position)
+                if found != tried:
+                    checked.others[position] = found
         if not refused:
             return standing
         for position, others in zip(refused, draw_others(refused), strict=True):
@@ -186,7 +197,7 @@ class GrammarMasks:
         self,
         row: PlanRow,
         first: int,
-        token_ids: Sequence[int | None],
+        tries: Sequence[Try],
         is_shown: Sequence[bool],
         draw_others: DrawOthers,
         checked: Checked,
@@ -195,7 +206,7 @@ class GrammarMasks:
         num_accepted = 0
         try:
             for position, guess in enumerate((*draft_of(row), None), first):
-                stands = bool(self._find_standing({position: row.slot}, token_ids, draw_others, checked))
+                stands = bool(self._find_standing({position: row.slot}, tries, draw_others, checked))
                 if is_shown[position] or not stands:
                     checked.add(position, self._make_mask(row.slot), stands)
                 if guess is None or not self._grammars.accept(row.slot, guess):

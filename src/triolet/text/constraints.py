@@ -77,18 +77,25 @@ class GrammarConstraints:
         sequence = self._sequences[slot]
         if sequence.has_ended:
             return next((token_id for token_id in token_ids if token_id in self._end_token_ids), None)
-        matcher = sequence.matcher
-        # Text that is forced is on offer in one spelling only. There is none without forced bytes, and to ask
-        # for those is the quicker one by far.
-        if matcher.compute_ff_bytes() and (forced := matcher.compute_ff_tokens()):
-            return forced[0] if forced[0] in token_ids else None
+        forced = _forced_token(sequence.matcher)
+        if forced is not None:
+            return forced
         for token_id in token_ids:
-            if token_id in self._end_token_ids:
-                if matcher.is_accepting():
-                    return token_id
-            elif matcher.validate_tokens([token_id]) == 1:
+            if self._may_follow(sequence.matcher, token_id):
                 return token_id
         return None
+
+    def are_allowed(self, slot: int, token_ids: Sequence[int]) -> list[bool]:
+        sequence = self._sequences[slot]
+        if sequence.has_ended:
+            return [token_id in self._end_token_ids for token_id in token_ids]
+        forced = _forced_token(sequence.matcher)
+        if forced is not None:
+            return [token_id == forced for token_id in token_ids]
+        if self._end_token_ids.isdisjoint(token_ids):
+            validate = sequence.matcher.validate_tokens
+            return [validate([token_id]) == 1 for token_id in token_ids]
+        return [self._may_follow(sequence.matcher, token_id) for token_id in token_ids]
 
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         sequence = self._sequences[slot]
@@ -121,6 +128,12 @@ class GrammarConstraints:
             is_done = sequence.matcher.rollback(num_tokens)
             assert is_done, f"{num_tokens} accepted tokens to take back"
 
+    def _may_follow(self, matcher: llguidance.LLMatcher, token_id: int) -> bool:
+        """Whether a token may come next where no text is forced."""
+        if token_id in self._end_token_ids:
+            return matcher.is_accepting()
+        return matcher.validate_tokens([token_id]) == 1
+
     def _keep_ready(self, grammar: str) -> None:
         # Whatever is wrong comes up again in start, where there is somebody to be told.
         with suppress(Exception):
@@ -142,7 +155,18 @@ class GrammarConstraints:
             tokenizer = self._load_tokenizer()
             self._end_token_ids = frozenset(tokenizer.eos_tokens)
             self._tokenizer = tokenizer
-        return new_matcher(self._tokenizer, grammar)
+        matcher = new_matcher(self._tokenizer, grammar)
+        # Its copies have the mask of their first token then, however long it takes to make.
+        matcher.compute_bitmask()
+        return matcher
+
+
+def _forced_token(matcher: llguidance.LLMatcher) -> int | None:
+    """The only token that may come next, where text is forced: that is on offer in one spelling only."""
+    # Without forced bytes there is none, and to ask for those is the quicker one by far.
+    if matcher.compute_ff_bytes() and (forced := matcher.compute_ff_tokens()):
+        return forced[0]
+    return None
 
 
 def _check(matcher: llguidance.LLMatcher) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import llguidance
 
 from triolet.models.source import ModelFiles
+from triolet.text.grammar_cache import LruCache
 from triolet.text.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["LIMITS", "grammar_tokenizer", "load_grammar_tokenizer"]
@@ -22,6 +23,10 @@ LIMITS = llguidance.LLParserLimits(
 too much memory (a lexer state is 1 to 2 kB)."""
 
 
+MAX_TEXTS = 4096
+MAX_CHARACTERS = 2**18
+
+
 class _Vocabulary:
     """What ``llguidance.TokenizerWrapper`` reads off a tokenizer."""
 
@@ -33,11 +38,17 @@ class _Vocabulary:
         self.eos_token_id = min(tokenizer.eos_token_ids)
         self.bos_token_id = tokenizer.bos_token_id
         self._tokenizer = tokenizer
+        self._encoded = LruCache[list[int]](max_entries=MAX_TEXTS, max_characters=MAX_CHARACTERS)
 
     def __call__(self, text: str | bytes) -> list[int]:
+        """Asked for whenever a grammar leaves no choice, so mostly of texts that came up before."""
         if isinstance(text, bytes):
             text = text.decode()
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        token_ids = self._encoded.get(text)
+        if token_ids is None:
+            token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+            self._encoded.put(text, token_ids)
+        return token_ids
 
 
 def grammar_tokenizer(tokenizer: Tokenizer, vocab_size: int) -> llguidance.LLTokenizer:

@@ -177,13 +177,54 @@ def test_masked_draws_are_draws_from_what_is_allowed(ops: CpuOps, filters: dict[
     assert drawn.highest[2] == -np.inf
 
 
-def test_a_mask_hides_what_is_not_finite(ops: CpuOps) -> None:
-    logits = make_logits(2, 70)
-    logits[0, 5], logits[0, 69], logits[1, 4] = torch.nan, torch.inf, torch.nan
-    is_allowed = torch.ones(2, 70, dtype=torch.bool)
-    is_allowed[0, [5, 69]] = is_allowed[1, 9] = False
-    drawn = ops.draw_masked(logits, make_settings([0.5, 0.5]), np.array([0, 1]), packed(is_allowed))
-    assert np.isfinite(drawn.highest).tolist() == [True, False]
+def test_a_mask_does_not_hide_what_is_not_finite(ops: CpuOps) -> None:
+    logits = make_logits(4, 70)
+    logits[0, 5], logits[1, 69], logits[2, 4], logits[3, 5] = torch.nan, torch.inf, torch.nan, -torch.inf
+    is_allowed = torch.ones(4, 70, dtype=torch.bool)
+    is_allowed[:, [5, 69]] = False
+    for each in (ops, ReferenceOps()):
+        drawn = each.draw_masked(logits.clone(), make_settings([0.5] * 4), np.arange(4), packed(is_allowed))
+        assert np.isfinite(drawn.highest).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("kind", ["any", "ties", "few", "equal"])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 49_152])
+def test_tokens_are_ranked_as_in_the_reference(ops: CpuOps, size: int, kind: str) -> None:
+    logits, rows = make_logits(5, size), np.array([4, 0, 3])
+    if kind == "ties":
+        logits = logits.round()
+    elif kind == "few":
+        logits[:, : size // 2] = -torch.inf
+    elif kind == "equal":
+        logits[:] = -3.5
+    settings = make_settings([0.0] * 3, 0.7, top_p=0.9)
+    settings.top_k[1] = 5
+    actual = ops.rank(logits, settings, rows, 64)
+    expected = ReferenceOps().rank(logits, settings, rows, 64)
+    np.testing.assert_array_equal(actual.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(actual.highest, expected.highest)
+    np.testing.assert_allclose(actual.weights, expected.weights, rtol=2e-5)
+    np.testing.assert_allclose(actual.totals, expected.totals, rtol=2e-5)
+    assert (actual.totals == 0).tolist() == [False, True, False]
+    found = logits.numpy()[rows]
+    assert ((found > -np.inf).sum(axis=1).clip(max=64) == (actual.token_ids >= 0).sum(axis=1)).all()
+
+
+def test_rows_that_are_not_finite_are_not_ranked(ops: CpuOps) -> None:
+    logits = make_logits(4, 300)
+    logits[0, 299], logits[1, 0], logits[2] = torch.nan, torch.inf, -torch.inf
+    for each in (ops, ReferenceOps()):
+        ranked = each.rank(logits, make_settings([0.0] * 4), np.arange(4), 8)
+        assert np.isfinite(ranked.highest).tolist() == [False, False, False, True]
+        assert (ranked.token_ids[:3] == -1).all()
+        assert not ranked.weights[:3].any()
+
+
+def test_some_rows_are_drawn_as_all_are(ops: CpuOps) -> None:
+    logits, rows = make_logits(6, 1000), np.array([5, 0, 2])
+    settings = make_settings(many_uniforms(3), top_p=0.8)
+    for each in (ops, ReferenceOps()):
+        assert_same(each.draw(logits, settings, rows), each.draw(logits[rows], settings))
 
 
 def test_a_masked_row_gives_the_same_in_any_company(ops: CpuOps) -> None:

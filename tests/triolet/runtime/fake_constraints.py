@@ -46,6 +46,9 @@ class FakeConstraints:
     def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
         return next((token_id for token_id in token_ids if token_id in self._next(slot)), None)
 
+    def are_allowed(self, slot: int, token_ids: Sequence[int]) -> list[bool]:
+        return [token_id in self._next(slot) for token_id in token_ids]
+
     def fill_mask(self, slot: int, mask: NDArray[np.int32]) -> None:
         mask[:] = 0
         allowed = self._next(slot)

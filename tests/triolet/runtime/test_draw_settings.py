@@ -41,11 +41,13 @@ def test_each_draw_at_a_place_has_a_number_of_its_own() -> None:
         make_row((1, 2, 3), start=4, seed=-9, temperature=0.5, top_k=3),
         make_row((1, 2, 3, 4), slot=1, start=10, seed=7, num_draft_tokens=2, top_p=0.25, min_p=0.125),
     ]
-    held = held_settings(rows, 3)
+    held = held_settings(rows)
     expected = uniforms(np.array([-9, 7, 7, 7]), np.array([7, 12, 13, 14]), 5)
     assert held.first.uniforms.tolist() == draw_settings(rows).uniforms.tolist() == expected[:, 0].tolist()
     assert held.masked.uniforms.tolist() == expected[:, 1].tolist()
-    assert held.further.tolist() == expected[:, 2:].tolist()
+    places = np.array([2, 0])
+    assert held.further(places, 3).tolist() == expected[places, 2:].tolist()
+    assert held.further(np.array([1, 2]), 3).tolist() == [[0, 0, 0]] * 2
     for settings in (held.first, held.masked):
         assert settings.uniforms.flags.c_contiguous
         assert settings.temperatures.tolist() == [0.5, 0, 0, 0]

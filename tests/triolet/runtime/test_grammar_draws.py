@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -19,6 +20,7 @@ from triolet.request import LogitsAdjustments
 from triolet.runtime.grammar_draws import draw_held
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.sampler import SampledRow, Sampler
+from triolet_kernels.ops import DrawnTokens
 from triolet_kernels.reference import ReferenceOps
 
 VOCAB_SIZE = 70
@@ -81,10 +83,9 @@ def test_masks_are_made_where_they_may_make_a_difference_only() -> None:
     sampled, constraints = sample(rows, make_logits())
     assert [row.token_ids for row in sampled] == [(best,)] * len(rows)
     assert constraints.num_masks == 0
-    open_rows = [bound_row(0, (best, 2), temperature=2.0, top_p=0.9), bound_row(1, (2,))]
-    sampled, constraints = sample(open_rows, make_logits())
-    assert sampled[1].token_ids == (2,)
-    assert constraints.num_masks == 2
+    sampled, constraints = sample([bound_row(1, (2,))], make_logits())
+    assert sampled[0].token_ids == (2,)
+    assert constraints.num_masks == 1
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}], ids=str)
@@ -124,7 +125,7 @@ def test_a_few_more_tokens_are_tried_before_a_mask_is_made(params: dict[str, Any
     assert constraints.num_masks <= 2
 
 
-@pytest.mark.parametrize("filters", [{"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.05}, {"top_k": 1}], ids=str)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_a_mask_made_beforehand_gives_the_same_tokens(filters: dict[str, Any]) -> None:
     rows = [bound_row(slot, LIKELY + UNLIKELY, seed=slot, temperature=1.3, **filters) for slot in range(40)]
     drawn = []
@@ -140,6 +141,43 @@ def test_a_mask_made_beforehand_gives_the_same_tokens(filters: dict[str, Any]) -
         drawn.append((tokens.token_ids.tolist(), constraints.num_masks))
     assert drawn[0][0] == drawn[1][0]
     assert drawn[0][1] == 80 >= drawn[1][1]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}], ids=str)
+def test_the_only_token_is_not_said_where_something_else_forbids_it(filters: dict[str, Any]) -> None:
+    class OnlyOneConstraints(CountingConstraints):
+        def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
+            return 2
+
+        def are_allowed(self, slot: int, token_ids: Sequence[int]) -> list[bool]:
+            return [token_id == 2 for token_id in token_ids]
+
+    def drawn_from(logits: Tensor) -> DrawnTokens:
+        rows = [bound_row(0, (2,), temperature=1.0, **filters)]
+        masks = GrammarMasks(VOCAB_SIZE, OnlyOneConstraints())
+        masks.begin(rows)
+        return draw_held(masks, ReferenceOps(), logits[None].clone(), rows, is_processed=False)[0]
+
+    logits = make_logits()
+    assert drawn_from(logits).token_ids.tolist() == [2]
+    assert np.isfinite(drawn_from(logits).highest).all()
+    logits[2] = -torch.inf
+    assert drawn_from(logits).highest.tolist() == [-np.inf]
+    logits[5] = torch.nan
+    assert not np.isfinite(drawn_from(logits).highest).any()
+
+
+def test_rows_with_and_without_grammars_are_drawn_side_by_side() -> None:
+    filters: list[dict[str, Any]] = [{}, {"top_k": 4}, {"top_p": 0.7}]
+    rows = [
+        bound_row(slot, LIKELY, seed=slot, temperature=1.0, **filters[slot % 3])
+        if slot % 2
+        else make_row((0,), slot=slot, history=(0,), seed=slot, temperature=1.0, **filters[slot % 3])
+        for slot in range(24)
+    ]
+    together, _ = sample(rows, make_logits())
+    for row, entry in zip(rows, together, strict=True):
+        assert sample([row], make_logits())[0] == [entry]
 
 
 def test_a_grammar_that_leaves_nothing_likely_is_named() -> None:

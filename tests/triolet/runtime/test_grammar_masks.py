@@ -13,6 +13,7 @@ from tests.triolet.runtime.rows import make_row
 from triolet.plan import PlanRow
 from triolet.request import LogitsAdjustments
 from triolet.runtime.grammar_masks import GrammarMasks
+from triolet.runtime.ranked_draw import RankedDraw, floats
 
 VOCAB_SIZE = 70
 
@@ -151,6 +152,33 @@ def test_tokens_that_are_refused_give_way_to_the_first_other_one_that_is_allowed
     assert sorted(found, key=lambda entry: entry[0]) == [
         (1, True, {3, 64}), (2, False, {3, 64}), (4, False, {4}), (5, True, {5, 6}),
     ]  # fmt: skip
+
+
+class OnlyOneConstraints(FakeConstraints):
+    def first_allowed(self, slot: int, token_ids: Sequence[int]) -> int | None:
+        return 64
+
+
+def test_the_only_token_stands_whatever_was_drawn() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, OnlyOneConstraints())
+    rows = [bound_row((1, 2), slot=slot, history=(1, 2)) for slot in range(2)]
+    masks.begin(rows)
+    checked = masks.check(rows, [64, 8], [False, False], no_others)
+    assert (checked.others, checked.positions) == ({1: 64}, [])
+
+
+def test_a_draw_from_several_tokens_is_settled_or_needs_a_mask() -> None:
+    masks = GrammarMasks(VOCAB_SIZE, FakeConstraints())
+    rows = [bound_row((1, 2), slot=slot, history=(1, 2)) for slot in range(2)]
+    masks.begin(rows)
+    weights = np.array([1.0, 0.5, 0.25], dtype=np.float32)
+    sums = np.array([0.0, 1.0, 1.5, 1.75])
+    tries = [
+        RankedDraw(token_ids, floats(weights), floats(sums), 1.75, 0.5, 1, 1.0, 0.0)
+        for token_ids in ([7, 64, 3], [7, 8, 9])
+    ]
+    checked = masks.check(rows, tries, [False, False], no_others)
+    assert (checked.others, checked.positions) == ({0: 64}, [1])
 
 
 def test_whether_masks_are_quick_is_said_by_the_latest_ones() -> None:

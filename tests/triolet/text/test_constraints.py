@@ -79,15 +79,29 @@ def test_single_tokens_are_allowed_as_the_mask_says(spec: StructuredOutputs, see
         asked |= {generator.randrange(tokenizer.vocab_size) for _ in range(20)}
         for end in range(1, len(text)):
             asked |= set(tokenizer.encode(text[:end], add_special_tokens=False)[:1])
-        assert {token for token in asked if constraints.first_allowed(0, [token]) is not None} == asked & set(
-            allowed
-        )
+        for token in asked:
+            expected = token if token in allowed else None
+            found = constraints.first_allowed(0, [token])
+            assert found == expected or allowed == [found]
+        among = sorted(asked)
+        assert constraints.are_allowed(0, among) == [token in allowed for token in among]
+        without_end = [token for token in among if token not in tokenizer.eos_token_ids]
+        assert constraints.are_allowed(0, without_end) == [token in allowed for token in without_end]
         assert driver.allowed() == allowed
         if constraints.accept(0, chosen) and chosen in tokenizer.eos_token_ids:
             assert constraints.first_allowed(0, [chosen]) == chosen
             assert constraints.first_allowed(0, [40]) is None
             assert constraints.first_allowed(0, [40, chosen, 40]) == chosen
+            assert constraints.are_allowed(0, [40, chosen, 40]) == [False, True, False]
             break
+
+
+def test_forced_text_is_said_without_being_asked_about() -> None:
+    driver = shared_driver()
+    driver.constraints.start(0, write_grammar(StructuredOutputs(choice=["yes indeed"])), ())
+    (forced,) = driver.allowed()
+    assert driver.constraints.first_allowed(0, [40, 41]) == forced
+    assert driver.constraints.first_allowed(0, []) == forced
 
 
 @given(st.sampled_from(SPECS), st.integers(0, 2**32))
