@@ -34,6 +34,8 @@ from triolet.statistics import RankState, RankStatistics
 __all__ = ["MessageLink", "Router"]
 
 STATISTICS_TIMEOUT = 2.0
+REPORT_SECONDS = 1.0
+"""What a rank does is known from its reports within so long."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -68,6 +70,8 @@ class Router:
         self._changed = Wakeup()
         self._attached = anyio.Event()
         self._sleeps_until = 0.0
+        self._num_asking = 0
+        self._follows_from = 0.0
 
     # ------------------------------------------------------------------ what it is
 
@@ -110,8 +114,11 @@ class Router:
         while True:
             due = self._dispatcher.next_due()
             self._sleeps_until = math.inf if due is None else due
+            if self._follows_from > anyio.current_time():
+                self._sleeps_until = min(self._sleeps_until, self._follows_from)
             with anyio.move_on_after(self._sleeps_until - anyio.current_time()):
                 await self._changed.wait()
+            self._follow()
             self._dispatcher.expire(anyio.current_time())
             self._hand_on()
 
@@ -130,8 +137,7 @@ class Router:
     def update(self, reports: Iterable[RankReport]) -> None:
         """News of ranks, each whole; those of other ranks are ignored."""
         self._dispatcher.update(reports, anyio.current_time())
-        if self._has_peers:
-            self._follow()
+        self._follow()
         self._hand_on()
 
     async def serve_rank(self, link: MessageLink, ready: Ready) -> None:
@@ -301,7 +307,12 @@ class Router:
             self._hand_on()
 
     def _follow(self) -> None:
-        """Know of a pause, or the end of one, that was asked for elsewhere, once all ranks tell of it."""
+        """Know of a pause, or the end of one, that was asked for elsewhere, once all ranks tell of it.
+
+        What was asked for here counts until reports must be younger than that.
+        """
+        if not self._has_peers or self._num_asking or anyio.current_time() < self._follows_from:
+            return
         told = [rank.statistics for rank in self._ranks if rank.state is RankState.READY]
         if told and all(one.is_sleeping for one in told) and not self._control.asleep:
             self._control.sleep(1)
@@ -328,9 +339,15 @@ class Router:
                 errors[rank] = exc
 
         asked = {rank: calls.call(method, *arguments) for rank, calls in self._calls.items()}
-        async with anyio.create_task_group() as tasks:
-            for rank, answer in asked.items():
-                tasks.start_soon(hear, rank, answer)
+        self._num_asking += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                for rank, answer in asked.items():
+                    tasks.start_soon(hear, rank, answer)
+        finally:
+            self._num_asking -= 1
+            self._follows_from = anyio.current_time() + REPORT_SECONDS
+            self._changed.set()
         if errors:
             raise errors[min(errors)]
         return answers

@@ -339,6 +339,20 @@ class TestControl:
             (end,) = await cluster.router.get_outputs()
             assert (end.request_id, end.finish_reason) == (1, FinishReason.ABORT)
 
+    async def test_reports_older_than_a_call_say_nothing_of_it(self) -> None:
+        async with served(1, num_front_ends=2) as cluster:
+
+            async def tell() -> None:
+                await anyio.wait_all_tasks_blocked()
+                cluster.router.update([report(0, is_paused=False)])
+                assert cluster.router.is_paused
+
+            await cluster.during(cluster.router.pause("keep"), tell(), cluster.answer(0, "pause"), tell())
+            assert cluster.router._sleeps_until < math.inf, "to look at what was told by then"
+            cluster.router._follows_from = 0.0
+            cluster.router.update([])
+            assert not cluster.router.is_paused, "nothing newer came: somebody has resumed it"
+
     async def test_what_other_front_ends_ask_for_is_known_from_reports(self) -> None:
         async with served(num_front_ends=2) as cluster:
             router = cluster.router
