@@ -4,9 +4,10 @@
     python -m bench.kernels --threads 1 --rows 1 8 32 --json out.json
 
 Shapes are those of SmolLM2-135M. Bytes are those that a kernel reads of its weights, as they were packed,
-or of its KV cache. Each goes round copies of them, ``--megabytes`` in all, so that none is still in the CPU's
-caches: by default half as much again as the largest of these holds. Times are the best twentieth of many
-calls: the machine is rarely one's own.
+or of its KV cache. Each goes round copies of them, ``--megabytes`` in all, so that few are still in the CPU's
+caches: by default half as much again as the largest of these holds, and 256 at most. The largest caches are
+shared by many cores, of which a benchmark has a few, and copies for one of 480 MB take minutes to make. Times
+are the best twentieth of many calls: the machine is rarely one's own.
 """
 
 from __future__ import annotations
@@ -128,10 +129,11 @@ def packed_bytes(packed: Any) -> int:
 
 
 def default_megabytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Half as much again as the largest cache, of which others may use a part; 256 where none is known."""
+    """Half as much again as the largest cache, of which others may use a part; 256 at most, and where none is
+    known."""
     sizes = [path.read_text().strip() for path in caches.glob("index*/size")]
     kilobytes = max((int(size.removesuffix("K")) for size in sizes if size.endswith("K")), default=0)
-    return max(256, kilobytes * 3 // 2048)
+    return min(256, kilobytes * 3 // 2048 or 256)
 
 
 def _random_weight(width: int, height: int, kind: str) -> torch.Tensor | QuantTensor:

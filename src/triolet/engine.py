@@ -133,6 +133,7 @@ class Engine(EngineControl):
                     handling.start_soon(self._requests.handle_outputs)
                     self._state = EngineState.DRAINING if self._is_draining else EngineState.READY
                     task_status.started()
+                    serving.start_soon(run_in_background, self._inputs.grammars.warm_up)
                     await self._stop_requested.wait()
                     await client.stop()  # then the output handler ends, having handed on the last outputs
                 serving.cancel_scope.cancel()

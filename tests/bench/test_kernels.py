@@ -57,12 +57,12 @@ def test_attention_goes_round_as_many_caches_as_asked_for() -> None:
     assert len(set(caches)) * num_bytes >= 4 << 20
 
 
-def test_by_default_more_is_read_than_any_cache_holds(tmp_path: Path) -> None:
+def test_by_default_more_is_read_than_caches_hold_up_to_a_limit(tmp_path: Path) -> None:
     assert default_megabytes(tmp_path) == 256
-    for index, size in enumerate(("48K", "2048K", "491520K")):
+    for index, (size, megabytes) in enumerate((("2048K", 3), ("32768K", 48), ("491520K", 256))):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
-    assert default_megabytes(tmp_path) == 720
+        assert default_megabytes(tmp_path) == megabytes
 
 
 def test_ceilings_are_measured_in_the_same_units() -> None:

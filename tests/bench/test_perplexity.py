@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bench.perplexity import perplexity
+from bench.perplexity import main, perplexity
 from torch import Tensor
 
 from triolet.models.config import ModelConfig, RopeConfig
@@ -59,3 +60,11 @@ def test_a_lone_token_at_the_end_predicts_nothing() -> None:
     model: Any = CountingUp(vocab_size=90, odds=2.0)
     perplexity(model, range(67), context=33, dtype=torch.float32, device=CPU)
     assert model.runs == [33, 33]
+
+
+def test_the_program_compares_both_modes(byte_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--num-tokens", "40", "--context", "16", "--dtype", "float32"]
+    assert main(["--model", str(byte_llama), *options]) == 0
+    *_, reference, fast, ratio = capsys.readouterr().out.splitlines()
+    assert (reference.split()[0], fast.split()[0]) == ("reference", "fast")
+    assert float(ratio.split()[-1]) == pytest.approx(1.0, abs=0.01)

@@ -293,6 +293,11 @@ class EngineCore:
         for request_id in self._accounts.request_ids:
             self._accounts.ended(request_id)
 
+    def warm_up(self) -> None:
+        """Begin, beside other work, what only the first request of a kind would have to wait for."""
+        if self._constraints is not None:
+            self._constraints.warm_up()
+
     def close(self) -> None:
         """Give weights and KV cache back."""
         self._runner.close()

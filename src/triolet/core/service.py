@@ -48,8 +48,7 @@ class CoreService:
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
     steps may be under way at once: one where the device computes in the calling thread, two where it works
     on its own and the next plan can be made meanwhile. A request that leaves is out of the very next plan;
-    its blocks and slot are free once the plans already under way have ended. ``rank``: which of several cores
-    this is.
+    its blocks and slot are free once the plans already under way have ended. ``rank``: its number.
     """
 
     def __init__(
@@ -125,6 +124,7 @@ class CoreService:
                     task_group.start_soon(self._finish_steps)
                     task_group.start_soon(self._watch_deadlines)
                     task_status.started()
+                    self.core.warm_up()
                     await anyio.sleep_forever()
             except Exception:
                 patience = CLOSE_PATIENCE

@@ -16,13 +16,17 @@ __all__ = ["Constraints"]
 
 
 class Constraints(Protocol):
-    """The grammars of the sequences in the runner's slots. One thread calls all but ``prepare`` and
-    ``release``.
+    """The grammars of the sequences in the runner's slots. One thread calls all but ``warm_up``, ``prepare``
+    and ``release``.
 
     A mask is ``(ceil(V / 32),)`` int32 for a vocabulary of V tokens; bit ``i % 32`` of word ``i // 32`` is
     set if token ``i`` may come next. End-of-sequence tokens may come where the grammar may end; where it
     must end, nothing else may.
     """
+
+    def warm_up(self) -> None:
+        """Begin, beside other work, what the first grammar would have to wait for. Returns at once."""
+        ...
 
     def prepare(self, grammar: str) -> None:
         """Begin, beside other work, what :meth:`start` would have to do first, and keep it for that.
@@ -67,7 +71,7 @@ class Constraints(Protocol):
         ...
 
     def close(self) -> None:
-        """End what :meth:`prepare` has begun. May be called twice; nothing else is called afterwards."""
+        """End what is done beside other work. May be called twice; nothing else is called afterwards."""
         ...
 
     def rollback(self, slot: int, num_tokens: int) -> None:

@@ -39,7 +39,7 @@ class _Sequence:
 class GrammarConstraints:
     """See :class:`triolet.runtime.constraints.Constraints`.
 
-    ``load_tokenizer`` is called when the first grammar comes: a model that is never constrained pays nothing.
+    ``load_tokenizer`` is called by :meth:`warm_up`, else when the first grammar comes.
     """
 
     def __init__(self, load_tokenizer: Callable[[], llguidance.LLTokenizer]) -> None:
@@ -52,6 +52,9 @@ class GrammarConstraints:
         )
         self._sequences: dict[int, _Sequence] = {}
         self._errands = Errands("triolet-grammar")
+
+    def warm_up(self) -> None:
+        self._errands.add(self._load_early)
 
     def prepare(self, grammar: str) -> None:
         self._fresh.pin(grammar)
@@ -134,6 +137,10 @@ class GrammarConstraints:
             return matcher.is_accepting()
         return matcher.validate_tokens([token_id]) == 1
 
+    def _load_early(self) -> None:
+        with suppress(Exception), self._compiling:  # as in _keep_ready
+            self._loaded_tokenizer()
+
     def _keep_ready(self, grammar: str) -> None:
         # Whatever is wrong comes up again in start, where there is somebody to be told.
         with suppress(Exception):
@@ -151,14 +158,17 @@ class GrammarConstraints:
         return fresh.deep_copy()
 
     def _compile(self, grammar: str) -> llguidance.LLMatcher:
+        matcher = new_matcher(self._loaded_tokenizer(), grammar)
+        # Its copies have the mask of their first token then, however long it takes to make.
+        matcher.compute_bitmask()
+        return matcher
+
+    def _loaded_tokenizer(self) -> llguidance.LLTokenizer:
         if self._tokenizer is None:
             tokenizer = self._load_tokenizer()
             self._end_token_ids = frozenset(tokenizer.eos_tokens)
             self._tokenizer = tokenizer
-        matcher = new_matcher(self._tokenizer, grammar)
-        # Its copies have the mask of their first token then, however long it takes to make.
-        matcher.compute_bitmask()
-        return matcher
+        return self._tokenizer
 
 
 def _forced_token(matcher: llguidance.LLMatcher) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ MAX_CACHED_CHARACTERS = 8 * 2**20
 class GrammarCompiler:
     """Compiles for one tokenizer, one grammar at a time, and remembers the latest ones. Thread-safe.
 
-    ``vocab_size`` is the model's. Nothing is made before the first grammar comes.
+    ``vocab_size`` is the model's. Nothing is made before :meth:`warm_up` or the first grammar.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -61,6 +62,11 @@ class GrammarCompiler:
         )
         self._known = LruCache[str](max_entries=MAX_CACHED_GRAMMARS, max_characters=MAX_CACHED_CHARACTERS)
         self._compiling = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Make what the first grammar would have to wait for. What is wrong with it, that grammar tells."""
+        with suppress(Exception), self._compiling:
+            self._tokenizer_of_grammars()
 
     def find(self, spec: StructuredOutputs) -> str | None:
         """The grammar of ``spec``, if it was compiled not long ago. Raises InvalidRequestError."""
@@ -84,9 +90,7 @@ class GrammarCompiler:
 
     def _try_out(self, spec: StructuredOutputs, grammar: str) -> None:
         """Compile it, ask for the tokens it may begin with, and refuse what is wrong with it."""
-        if self._grammar_tokenizer is None:
-            self._grammar_tokenizer = grammar_tokenizer(self._tokenizer, self._vocab_size)
-        tokenizer = self._grammar_tokenizer
+        tokenizer = self._tokenizer_of_grammars()
         error = _compile_error(grammar, tokenizer)
         if error is None:
             return
@@ -96,6 +100,11 @@ class GrammarCompiler:
         if spec.regex is not None:  # whose place in the grammar made for it tells nobody anything
             error = error.partition("(in regex): ")[2] or error
         raise _refusal(spec, meaning_of(error))
+
+    def _tokenizer_of_grammars(self) -> llguidance.LLTokenizer:
+        if self._grammar_tokenizer is None:
+            self._grammar_tokenizer = grammar_tokenizer(self._tokenizer, self._vocab_size)
+        return self._grammar_tokenizer
 
 
 def write_grammar(spec: StructuredOutputs, special_tokens: Collection[str] = ()) -> str:

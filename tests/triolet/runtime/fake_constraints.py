@@ -20,6 +20,9 @@ class FakeConstraints:
         self.grammars: dict[int, list[set[int]]] = {}
         self.accepted: dict[int, list[int]] = {}
 
+    def warm_up(self) -> None:
+        pass
+
     def prepare(self, grammar: str) -> None:
         pass
 

@@ -200,6 +200,24 @@ def test_the_tokenizer_is_made_when_the_first_grammar_comes(smollm2: Tokenizer) 
     constraints.close()
 
 
+def test_warmed_up_it_loads_nothing_for_the_first_grammar(smollm2: Tokenizer) -> None:
+    loads: list[int] = []
+    has_loaded = threading.Event()
+
+    def load() -> llguidance.LLTokenizer:
+        loads.append(threading.get_ident())
+        has_loaded.set()
+        return grammar_tokenizer(smollm2, smollm2.vocab_size)
+
+    constraints = GrammarConstraints(load)
+    constraints.warm_up()
+    assert has_loaded.wait(60)
+    constraints.start(0, "start: /a+/", ())
+    assert len(loads) == 1
+    assert loads[0] != threading.get_ident()
+    constraints.close()
+
+
 def test_what_is_prepared_needs_no_compiling_later(smollm2: Tokenizer) -> None:
     loads: list[int] = []
 

@@ -15,7 +15,9 @@ from tests.triolet.text.drive import Driver
 
 from triolet.errors import InvalidRequestError
 from triolet.sampling_params import StructuredOutputs
+from triolet.text import grammar as grammar_module
 from triolet.text.grammar import GrammarCompiler, write_grammar
+from triolet.text.grammar_tokenizer import grammar_tokenizer
 from triolet.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.model
@@ -205,6 +207,37 @@ def test_it_remembers(smollm2: Tokenizer) -> None:
     assert compiler.find(spec) is grammar
     assert compiler.compile(spec) is grammar
     assert compiler.find(other) is None  # the order of the properties is that of the output
+
+
+def test_warmed_up_it_makes_nothing_for_the_first_grammar(
+    smollm2: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def make(tokenizer: Tokenizer, vocab_size: int) -> Any:
+        made.append(vocab_size)
+        return grammar_tokenizer(tokenizer, vocab_size)
+
+    monkeypatch.setattr(grammar_module, "grammar_tokenizer", make)
+    compiler = GrammarCompiler(smollm2, smollm2.vocab_size)
+    compiler.warm_up()
+    assert made == [smollm2.vocab_size]
+    compiler.compile(StructuredOutputs(regex="a+"))
+    compiler.warm_up()
+    assert len(made) == 1
+
+
+def test_what_cannot_be_warmed_up_is_told_by_the_first_grammar(
+    smollm2: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tokenizer: Tokenizer, vocab_size: int) -> Any:
+        raise ValueError("no such vocabulary")
+
+    monkeypatch.setattr(grammar_module, "grammar_tokenizer", fail)
+    compiler = GrammarCompiler(smollm2, smollm2.vocab_size)
+    compiler.warm_up()
+    with pytest.raises(ValueError, match="no such vocabulary"):
+        compiler.compile(StructuredOutputs(regex="a+"))
 
 
 def test_a_model_without_an_end_cannot_be_constrained(byte_level: Tokenizer) -> None:
