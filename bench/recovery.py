@@ -1,6 +1,7 @@
 """Engine processes that fail at random under load: what clients see of it, and how soon all serve again.
 
     python -m bench.recovery --kills 100 --json bench/results/recovery.json
+    python -m bench.recovery --kills 20 -- --api-server-count 2 --backend trio
 
 A server with two engines answers completions, streamed and not, whose texts are known from a single process.
 Meanwhile engines are killed, stopped, and made to crash in a step, one or both at a time. Every request has
@@ -156,16 +157,17 @@ def summary(record: Record) -> list[dict[str, Any]]:
     return rows
 
 
-def _server(model: str, stall_timeout: float) -> Server:
+def _server(model: str, stall_timeout: float, more: Sequence[str]) -> Server:
     """The server, with a budget for any number of restarts."""
     port = free_port()
     command = (
         sys.executable, "-m", "bench.recovery", "--serve", "--", model, "--port", str(port),
         "--data-parallel-size", str(NUM_RANKS), "--num-threads", str(NUM_RANKS),
         "--engine-restart-budget", "100000", "--engine-stall-timeout", str(stall_timeout),
-        "--log-level", "warning",
+        "--log-level", "warning", *more,
     )  # fmt: skip
-    return Server("triolet", command, port, "/ready", {"PYTHONPATH": os.pathsep.join(sys.path)})
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return Server("triolet", command, port, "/ready", environment, ready_line=" is ready at ")
 
 
 def _serve(arguments: Sequence[str]) -> int:
@@ -184,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = expected_texts(options.model, make_jobs(NUM_JOBS, options.seed))
     with TemporaryDirectory() as folder:
         log = options.log or Path(folder) / "log"
-        server = _server(options.model, options.stall_timeout)
+        server = _server(options.model, options.stall_timeout, options.arguments)
         with running(server, log=log) as child:
             record = anyio.run(_measure, server, child.pid, jobs, options)
     rows = summary(record)
@@ -217,7 +219,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--log", type=Path, help="write what the server says here")
     parser.add_argument("--serve", action="store_true", help="be the server")
-    parser.add_argument("arguments", nargs="*", help="its arguments")
+    parser.add_argument("arguments", nargs="*", help="further options of the server, after --")
     return parser.parse_args(argv)
 
 
