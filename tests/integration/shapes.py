@@ -148,8 +148,8 @@ def start(model: Path, *options: str, environment: dict[str, str] | None = None)
     search_path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "server", str(model), "--served-model-name", "tiny", "--num-kv-blocks", "64",
-            "--num-threads", "1", "--admin-api-key", "root", *options,
+            sys.executable, "-m", "server", str(model), "--served-model-name", "tiny", "--num-threads", "1",
+            "--num-kv-blocks", "64", "--admin-api-key", "root", *options,
         ],
         env=os.environ
         | {"PYTHONPATH": search_path, "TRIOLET_CLUSTER_SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}

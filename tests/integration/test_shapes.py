@@ -161,7 +161,7 @@ def test_a_shape_answers_as_one_process_and_leaves_nothing(
     if shape.startswith("machines"):
         options = machines(*head, *(("--api-server-count", "2") if "API" in shape else ()))
     else:
-        options = [(*SHAPES[shape], *head)]
+        options = [(*SHAPES[shape][0], *head)]
     with running(byte_llama, *options) as servers:
         assert ask_all(servers[0], BODIES) == expected
         for rank in httpx.get(f"{servers[0].url}/health", timeout=30).json()["ranks"]:

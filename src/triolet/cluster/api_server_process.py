@@ -22,6 +22,8 @@ __all__ = ["ApiServerProcess"]
 
 END_PATIENCE = 2.0
 LAST_WORDS_PATIENCE = 1.0
+LOADING_SILENCE_SECONDS = 60.0
+"""One that loads may be silent for as long, whatever the time-out: imports hold the interpreter."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -30,7 +32,7 @@ class ApiServerProcess:
     """Starts an API server and follows it. ``greeting`` is what it is told first, after ``start``.
 
     ``answers`` are the calls that it may make. ``on_line`` is called when it has a line for the user, which
-    is in ``lines``. ``stall_timeout``: seconds of silence after which it counts as hanging.
+    is in ``lines``. ``stall_timeout``: seconds of silence, a minute at least, after which it hangs.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class ApiServerProcess:
         self._greeting = greeting
         self._answers = answers
         self._on_line = on_line
-        self._stall_timeout = stall_timeout
+        self._silence = max(stall_timeout, LOADING_SILENCE_SECONDS)
         self._child: ChildProcess | None = None
         self._link: Link | None = None
         self._calls: RankCalls | None = None
@@ -104,7 +106,7 @@ class ApiServerProcess:
     # ------------------------------------------------------------------ the tasks
 
     async def _follow(self, child: ChildProcess) -> int:
-        link = Link(child.stream, name=self._spec.name, liveness_timeout=self._stall_timeout)
+        link = Link(child.stream, name=self._spec.name, liveness_timeout=self._silence)
         async with anyio.create_task_group() as tasks:
             self._child = child
             self._link, self._calls = link, RankCalls(link, self._spec.name)

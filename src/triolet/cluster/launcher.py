@@ -86,6 +86,7 @@ class Launcher:
                 answers={
                     "restart_rank": self._restart_rank,
                     "peer_statistics": partial(self._peer_statistics, index),
+                    "call_peers": partial(self._call_peers, index),
                 },
                 on_line=self._tell_user,
                 stall_timeout=args.engine_stall_timeout,
@@ -199,9 +200,27 @@ class Launcher:
         else:
             logger.info("all engines are restarted")
 
+    async def _call_peers(self, index: int, method: str, arguments: Sequence[Any]) -> list[Any]:
+        """The answers of all API servers but one."""
+        answers: list[Any] = []
+
+        async def ask(server: ApiServerProcess) -> None:
+            try:
+                answers.append(await server.call(method, *arguments))
+            except (TrioletError, WireError) as exc:
+                logger.warning("%s: %s", method, exc)
+
+        async with anyio.create_task_group() as tasks:
+            for peer in self._peers_of(index):
+                tasks.start_soon(ask, self._servers[peer])
+        return answers
+
+    def _peers_of(self, index: int) -> list[int]:
+        return [peer for peer in range(len(self._servers)) if peer != index]
+
     async def _peer_statistics(self, index: int) -> list[Any]:
         """What all API servers but one have counted; of one that does not answer, what it told last."""
-        peers = [peer for peer in range(len(self._servers)) if peer != index]
+        peers = self._peers_of(index)
         async with anyio.create_task_group() as tasks:
             for peer in peers:
                 tasks.start_soon(self._ask, peer)

@@ -59,6 +59,10 @@ class LauncherLink:
         """
         return await self._calls.call(method, *arguments)
 
+    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all other API servers, but for those that fail."""
+        return list(await self.call("call_peers", method, arguments))
+
     async def run(self, drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         """Take what the launcher says; ``drain(seconds)`` is what it orders in the end.
 

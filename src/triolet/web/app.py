@@ -27,6 +27,7 @@ from triolet.web.errors import install_error_handlers
 from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
+from triolet.web.peers import NoPeers, Peers
 from triolet.web.request_scope import RequestScopes
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -67,7 +68,11 @@ def blueprint(
 
 
 def create_app(
-    engine: ServingEngine, args: ServeArgs | None = None, *, is_leaving: Callable[[], bool] = lambda: False
+    engine: ServingEngine,
+    args: ServeArgs | None = None,
+    *,
+    is_leaving: Callable[[], bool] = lambda: False,
+    peers: Peers | None = None,
 ) -> Quart:
     """The server's application, of the class that fits ``args.backend``. It does not run the engine."""
     args = args or ServeArgs()
@@ -79,6 +84,7 @@ def create_app(
         max_num_messages=args.max_num_messages,
         ping_interval=args.ping_interval,
         is_leaving=is_leaving,
+        peers=peers or NoPeers(),
     )
     app = _application(args.backend)
     # Bodies are bounded where they are read; the framework's time-out would cut long streams.

@@ -19,6 +19,7 @@ from triolet.web.admission import Admission
 from triolet.web.answer import json_response
 from triolet.web.body import decode_json, read_body
 from triolet.web.generation import require_serving
+from triolet.web.peers import do_everywhere
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 
@@ -51,6 +52,14 @@ def add_control_routes(
     """Add the routes to a blueprint."""
     _add_pause_routes(blueprint, engine)
     _add_sleep_routes(blueprint, engine)
+    _add_drain_route(blueprint, engine, settings)
+
+    async def abort_here(names: Sequence[str] | None) -> int:
+        ids = admission.engine_ids(None if names is None else set(names))
+        await engine.abort(ids)
+        return len(ids)
+
+    settings.peers.answer({"abort_requests": abort_here})
 
     @blueprint.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
@@ -65,9 +74,9 @@ def add_control_routes(
     async def abort_requests() -> Response:
         body = decode_json(await read_body(request, max_bytes=settings.max_body_bytes), AbortBody)
         require_serving(engine)
-        ids = admission.engine_ids(None if body.request_ids == "all" else set(body.request_ids))
-        await engine.abort(ids)
-        return json_response({"status": "aborted", "num_aborted": len(ids)})
+        names = None if body.request_ids == "all" else body.request_ids
+        numbers = await do_everywhere(settings.peers, "abort_requests", abort_here, names)
+        return json_response({"status": "aborted", "num_aborted": sum(numbers)})
 
     @blueprint.post("/restart_rank")
     async def restart_rank() -> Response:
@@ -76,14 +85,23 @@ def add_control_routes(
         await engine.restart_rank(body.rank, seconds=body.timeout)
         return json_response({"status": "restarted", "rank": body.rank})
 
+
+def _add_drain_route(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
+    async def drain_here(seconds: float) -> bool:
+        engine.begin_drain()
+        with anyio.move_on_after(seconds):
+            await engine.wait_idle()
+            return True
+        return False
+
+    settings.peers.answer({"drain": drain_here})
+
     @blueprint.post("/drain")
     async def drain() -> Response:
         """Take no new work from here on; wait up to ``wait`` seconds for what is under way."""
         seconds = (await _read_query("wait")).seconds("wait")
-        engine.begin_drain()
-        with anyio.move_on_after(seconds) as scope:
-            await engine.wait_idle()
-        return json_response({"status": "draining" if scope.cancelled_caught else "drained"})
+        are_drained = await do_everywhere(settings.peers, "drain", drain_here, seconds)
+        return json_response({"status": "drained" if all(are_drained) else "draining"})
 
 
 def _add_pause_routes(blueprint: Blueprint, engine: ServingEngine) -> None:

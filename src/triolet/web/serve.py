@@ -27,6 +27,7 @@ from triolet.web.console import write_line
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, listen
 from triolet.web.middleware import OpenRequests
+from triolet.web.peers import Peers
 from triolet.web.serving_engine import ServingEngine
 
 __all__ = ["Server", "serve"]
@@ -60,6 +61,7 @@ class Server:
 
     ``exit_now`` ends the process when a second signal comes, and when connections or the engine cannot be
     closed in time. ``signals`` are obeyed, none in a process that somebody else tells to end.
+    ``peers`` are the other servers of the same engines.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Server:
         announce: Callable[[str], None] | None = None,
         exit_now: Callable[[int], Any] = os._exit,
         signals: Sequence[signal.Signals] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._args = args
         self._engine = engine
@@ -80,7 +83,7 @@ class Server:
         self._exit_now = exit_now
         self._signals = _signals_of(args) if signals is None else signals
         self._is_leaving = False
-        app = create_app(engine, args, is_leaving=lambda: self._is_leaving)
+        app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
         self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
         app.asgi_app = self._requests  # type: ignore[assignment,method-assign]
         self._app = app

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triolet.web.peers import NoPeers, Peers
+
 __all__ = ["WebSettings"]
 
 
@@ -17,7 +19,7 @@ class WebSettings:
     those that control the engine are shut.
 
     ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on, and what is ended
-    early is answered with an error.
+    early is answered with an error. ``peers`` are the other servers of the same engines.
     """
 
     api_key: str | None = field(default=None, repr=False)
@@ -28,3 +30,4 @@ class WebSettings:
     ping_interval: float = 15.0
     clock: Callable[[], float] = time.time
     is_leaving: Callable[[], bool] = lambda: False
+    peers: Peers = field(default_factory=NoPeers)

@@ -169,6 +169,22 @@ async def test_what_they_count_is_told_in_full_by_each() -> None:
         await launch.signal(signal.SIGTERM)
 
 
+async def test_what_one_asks_of_the_others_is_done_there() -> None:
+    launch = Launch()
+    async with launch.running() as servers:
+        done: list[tuple[str, tuple[str, ...]]] = []
+
+        async def abort(names: tuple[str, ...]) -> int:
+            done.append(("aborted", names))
+            return len(names)
+
+        servers[1].launcher.answer({"abort": abort})
+        assert await servers[0].launcher.call_peers("abort", ["a", "b"]) == [2]
+        assert done == [("aborted", ("a", "b"))]
+        assert await servers[0].launcher.call_peers("something else") == [], "the others do not know it"
+        await launch.signal(signal.SIGTERM)
+
+
 async def test_a_rank_is_replaced_on_behalf_of_any(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     launch = Launch()

@@ -1,0 +1,50 @@
+"""Other servers of the same engines, as the routes see them: what is to happen everywhere is done there too.
+
+Knows nothing of how they are reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import anyio
+
+__all__ = ["NoPeers", "Peers", "do_everywhere"]
+
+
+class Peers(Protocol):
+    """The others. Arguments and answers are plain values."""
+
+    def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
+        """From here on do this when one of them calls."""
+        ...
+
+    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of those that can be reached."""
+        ...
+
+
+class NoPeers:
+    """This is the only server; a ``Peers``."""
+
+    def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
+        pass
+
+    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+        return []
+
+
+async def do_everywhere(
+    peers: Peers, method: str, here: Callable[..., Awaitable[Any]], *arguments: Any
+) -> list[Any]:
+    """Do something here and at all peers, side by side; all answers."""
+    results: list[Any] = []
+
+    async def do_here() -> None:
+        results.append(await here(*arguments))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(do_here)
+        results += await peers.call_peers(method, *arguments)
+    return results
