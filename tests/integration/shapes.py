@@ -39,7 +39,7 @@ class Server:
         """What it has written so far."""
         return "\n".join(self.lines)
 
-    def wait_line(self, pattern: str, seconds: float = 60.0) -> re.Match[str]:
+    def wait_line(self, pattern: str, seconds: float = 120.0) -> re.Match[str]:
         """The first line that matches."""
         found: list[re.Match[str]] = []
 

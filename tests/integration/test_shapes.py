@@ -19,7 +19,7 @@ from tests.integration.shapes import ADMIN, Holdings, Server, ask_all, free_port
 
 from triolet import LLM, SamplingParams
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 BODIES: list[dict[str, Any]] = [
     {
@@ -209,7 +209,18 @@ def test_api_servers_share_engines_and_numbers(byte_llama: Path, expected: list[
 
         wait_until(all_know, 10)
         httpx.post(f"{server.url}/resume", headers=ADMIN, timeout=30)
+        replace_engines(server, expected)
         stop_gently([server])
+
+
+def replace_engines(server: Server, expected: list[str]) -> None:
+    """No request is refused while one engine after the other is replaced."""
+    before = processes(server, b"engine_process")
+    server.signal(signal.SIGHUP)
+    while "all engines are restarted" not in server.log:
+        assert ask_all(server, BODIES[:8]) == expected[:8]
+        assert "are not restarted" not in server.log
+    assert not set(processes(server, b"engine_process")) & set(before)
 
 
 def test_a_second_signal_ends_api_servers_at_once(byte_llama: Path) -> None:
