@@ -3,7 +3,7 @@
 What they want goes into a tray, which a task of the process takes from, so that a stopped process does not
 hear of it. When the process ends, its clients find their connections closed.
 
-This module knows nothing of engines but their ``EngineClient``.
+This module knows nothing of engines but their router.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
+from anyio.lowlevel import checkpoint
 from tests.simulation.tickets import Ticket, WrongError
 
-from triolet.cluster.client import EngineClient
+from triolet.cluster.router import Router
 from triolet.core.loop import Wakeup
 from triolet.errors import RequestError, TrioletError
 
 __all__ = ["Control", "Desk"]
 
-Control = Callable[[EngineClient], Awaitable[object]]
+Control = Callable[[Router], Awaitable[object]]
 
 
 class Desk:
     """``tickets`` are those of requests that the engine client has, by their ids."""
 
-    def __init__(self, client: EngineClient, name: str, trace: Callable[..., None]) -> None:
+    def __init__(self, client: Router, name: str, trace: Callable[..., None]) -> None:
         self.client, self.name = client, name
         self.tickets: dict[int, Ticket] = {}
         self.is_closed = self.is_serving = False
@@ -52,7 +53,7 @@ class Desk:
         self._put("control", (name, control))
 
     def _put(self, kind: str, item: Ticket | tuple[str, Control]) -> None:
-        if self.is_closed:
+        if self.is_closed or not (self.is_serving or isinstance(item, Ticket)):
             if isinstance(item, Ticket) and item.outcome is None:
                 item.end("lost", f"{self.name} is gone")
             return
@@ -90,6 +91,7 @@ class Desk:
                             self._serve(kind, item)
                         else:
                             tasks.start_soon(self._call, *item)
+                            await checkpoint()  # so that they begin in this order
                     await self._arrived.wait()
         finally:
             self.close(f"{self.name} has shut down")

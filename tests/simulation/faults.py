@@ -11,10 +11,12 @@ import anyio
 from tests.simulation.desk import Desk
 from tests.simulation.network import GIVE_UP_SECONDS, Network
 from tests.simulation.processes import VirtualProcess
-from tests.simulation.roles import HeadProcess
 from tests.simulation.scenarios import ENGINE_FAULTS, FRONT_FAULTS, HEAD, LINK_FAULTS, NODE_FAULTS, Fault
 from tests.simulation.world import ENGINE, World
 
+from triolet.cluster.api_server_client import ApiServerClient
+from triolet.cluster.cluster_client import ClusterClient
+from triolet.cluster.router import Router
 from triolet.core.control import PauseMode
 from triolet.errors import ModelLoadError
 
@@ -26,8 +28,8 @@ MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep")
 class Faults:
     """Does to ``world`` what its scenario says, each at its time, and undoes it when that is over."""
 
-    def __init__(self, world: World, head: HeadProcess) -> None:
-        self._world, self._head = world, head
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     async def run(self) -> None:
         """Return when all is over and nothing is wrong any more, but for what the cluster has to mend."""
@@ -41,14 +43,16 @@ class Faults:
         self._world.failing_loads.clear()
         self._world.num_failing_starts = 0
 
+    def _open_desks(self) -> list[Desk]:
+        return [desk for desk in self._world.desks if not desk.is_closed]
+
     async def _do(self, fault: Fault) -> None:
         if fault.kind in ENGINE_FAULTS:
             engines = self._world.processes(ENGINE)
             if engines:
                 await self._do_to_engine(fault, engines[fault.choice % len(engines)])
         elif fault.kind in FRONT_FAULTS:
-            desks = [desk for desk in self._world.desks if not desk.is_closed]
-            if desks:
+            if desks := self._open_desks():
                 await self._do_to_front_end(fault, desks[fault.choice % len(desks)])
         elif fault.kind in LINK_FAULTS:
             await self._do_to_link(fault, f"node {fault.choice % self._world.scenario.num_nodes}")
@@ -74,9 +78,8 @@ class Faults:
         match fault.kind:
             case "restart":
                 world.allow_aborts()
-                self._head.desk.control(
-                    f"restart {rank}", lambda _: self._head.client.restart_rank(rank, fault.seconds)
-                )
+                for desk in self._open_desks()[:1]:
+                    desk.control(f"restart {rank}", lambda client: _restart(client, rank, fault.seconds))
             case "fail to load":
                 error = ModelLoadError("cut short") if fault.choice % 2 else RuntimeError("no memory")
                 world.failing_loads[rank].append(error)
@@ -134,8 +137,18 @@ class Faults:
         match fault.kind:
             case "stall":
                 self._world.disturb(fault.seconds)
+                if fault.seconds > 0.5 * self._world.scenario.args["engine_stall_timeout"]:
+                    self._world.is_front_end_lost = True
                 for process in self._world.processes(desk.name):
                     await self._stop(process, fault.seconds)
+            case "stall head":
+                self._world.disturb(fault.seconds)
+                for process in self._world.processes(HEAD):
+                    await self._stop(process, fault.seconds)
+            case "kill front end":
+                self._world.is_front_end_lost = True
+                for process in self._world.processes(desk.name):
+                    process.kill()
             case "pause":
                 if mode == "abort":
                     self._world.allow_aborts()
@@ -157,3 +170,8 @@ class Faults:
         process.send_signal(signal.SIGSTOP)
         await anyio.sleep(seconds)
         process.send_signal(signal.SIGCONT)
+
+
+async def _restart(client: Router, rank: int, seconds: float) -> None:
+    assert isinstance(client, ClusterClient | ApiServerClient)
+    await client.restart_rank(rank, seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from tests.simulation.desk import Desk
 from tests.simulation.world import ENGINE, World
 
-from triolet.cluster.router import Router
 from triolet.statistics import RankState
 
 __all__ = ["check_always", "check_gone", "what_is_missing"]
@@ -18,18 +17,19 @@ def check_always(world: World) -> None:
     """Each front end's router knows exactly the requests that its clients wait for."""
     for desk in world.desks:
         router = desk.client
-        assert isinstance(router, Router)
         router._dispatcher.check_integrity()
         waiting = sum(ticket.outcome is None for ticket in desk.tickets.values())
         if not desk.is_closed and not waiting <= router.num_requests <= len(desk.tickets):
             world.note_problem(f"{desk.name}: {router.num_requests} requests under way, {waiting} waited for")
 
 
-def what_is_missing(world: World, num_ranks: int) -> list[str]:
+def what_is_missing(world: World) -> list[str]:
     """What there should be once nothing goes wrong any more, and is not yet: whole and idle."""
     missing = [f"{ticket.name} waits" for ticket in world.open_tickets]
-    if len(world.processes(ENGINE)) != num_ranks:
+    if len(world.processes(ENGINE)) != world.scenario.num_ranks:
         missing.append(f"there are {len(world.processes('engine '))} engine processes")
+    if len(world.desks) != world.scenario.num_api_servers:
+        missing.append(f"there are {len(world.desks)} front ends")
     for desk in world.desks:
         if not desk.is_serving:
             missing.append(f"{desk.name} does not serve yet")
@@ -40,7 +40,6 @@ def what_is_missing(world: World, num_ranks: int) -> list[str]:
 
 def _not_idle(desk: Desk) -> list[str]:
     router = desk.client
-    assert isinstance(router, Router)
     missing = [
         f"{desk.name}: rank {rank} is {state}"
         for rank, state in enumerate(router.rank_states)

@@ -9,15 +9,18 @@ This module knows nothing of what a process does.
 
 from __future__ import annotations
 
+import math
 import signal
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import NoReturn
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream
 from tests.simulation.loop import OWNER, release
 from tests.simulation.network import Network, VirtualListener, VirtualStream, VirtualTransport
 from trio.lowlevel import Task
@@ -25,7 +28,7 @@ from trio.lowlevel import Task
 from triolet.cluster.processes import ChildProcess, ProcessSpec
 from triolet.cluster.role import ParentStream
 
-__all__ = ["Machines", "Role", "VirtualProcess", "VirtualStarter"]
+__all__ = ["Machines", "Role", "VirtualProcess", "VirtualStarter", "receive_signals"]
 
 FIRST_PID = 100
 SPAWN_SECONDS = (0.01, 0.4)
@@ -162,6 +165,17 @@ class Machines:
         self.trace("ended", process.name, process.pid, process.status)
         for listener in list(self.on_end):
             listener(process)
+
+
+@contextmanager
+def receive_signals(*signals: int) -> Iterator[MemoryObjectReceiveStream[int]]:
+    """``anyio.open_signal_receiver`` for the process whose task calls it."""
+    process = OWNER.get()
+    assert isinstance(process, VirtualProcess)
+    sending, receiving = anyio.create_memory_object_stream[int](math.inf)
+    process.on_signal = sending.send_nowait
+    with sending, receiving:
+        yield receiving
 
 
 class VirtualStarter:

@@ -1,4 +1,6 @@
-"""What the processes of a simulated cluster run: the production classes, put together as in production.
+"""What processes without clients run: engines, and the launchers of machines that have nothing else.
+
+The production classes are put together as in production.
 
 This module knows nothing of what goes wrong.
 """
@@ -11,13 +13,11 @@ from functools import partial
 from random import Random
 
 import anyio
-from tests.simulation.desk import Desk
 from tests.simulation.engine import FakeEngine
 from tests.simulation.processes import Role, VirtualProcess
 from tests.simulation.world import SECRET, World
 
 from triolet.args import EngineArgs
-from triolet.cluster.cluster_client import ClusterClient
 from triolet.cluster.directory import Directory
 from triolet.cluster.joining import Credentials
 from triolet.cluster.link import Link
@@ -32,7 +32,7 @@ from triolet.core.errors import single_error
 from triolet.errors import EngineDeadError, JoinError, ModelLoadError
 from triolet.request import Request
 
-__all__ = ["EngineProcess", "HeadProcess", "NodeProcess"]
+__all__ = ["EngineProcess", "NodeProcess", "engine_roles", "failed"]
 
 SLOW_FACTOR = 20.0
 
@@ -84,52 +84,6 @@ class EngineProcess:
                 self._process.send_signal(signal.SIGKILL)
             case "hang":
                 await anyio.sleep_forever()
-
-
-class HeadProcess:
-    """The process that serves clients, and holds all engines of its machine."""
-
-    def __init__(self, world: World, process: VirtualProcess) -> None:
-        self.client = ClusterClient(
-            EngineArgs(**world.scenario.args, **world.scenario.head_args),
-            world.starter(process, engine_roles(world)),
-            process.transport,
-            Credentials(SECRET, world.random.randbytes),
-            on_phase=lambda phase: None,
-            first_generation=world.next_generation(),
-        )
-        self.desk = Desk(self.client, process.name, world.trace)
-        self._world, self._process = world, process
-        self._is_told_to_end = anyio.Event()
-
-    async def run(self) -> int:
-        """Serve until signalled; the exit code."""
-        self._process.on_signal = self._take_signal
-        self._world.desks.append(self.desk)
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._end, tasks.cancel_scope)
-                await tasks.start(self.client.run)
-                self._world.trace("serves", self._process.name)
-                await self.desk.run()
-        except BaseExceptionGroup as group:
-            return failed(self._world, group)
-        return 0
-
-    def _take_signal(self, signal_number: int) -> None:
-        if self._is_told_to_end.is_set():
-            self._process.end(-signal_number)
-        self._is_told_to_end.set()
-
-    async def _end(self, scope: anyio.CancelScope) -> None:
-        """Let clients finish, then end the engines."""
-        await self._is_told_to_end.wait()
-        self.desk.is_closed = True
-        with anyio.move_on_after(self._world.scenario.drain_seconds):
-            await self.desk.wait_idle()
-        if self.desk.is_serving:
-            await self.client.stop()
-        scope.cancel()
 
 
 class NodeProcess:

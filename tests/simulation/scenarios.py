@@ -34,7 +34,7 @@ RANK_FAULTS = ("fail to load", "fail to start", "restart")
 LINK_FAULTS = ("cut", "block", "block one way", "delay")
 """Between the host of the front end and another."""
 NODE_FAULTS = ("kill node", "stop node", "end node")
-FRONT_FAULTS = ("pause", "sleep", "stall", "reset cache", "statistics")
+FRONT_FAULTS = ("pause", "sleep", "stall", "stall head", "reset cache", "statistics", "kill front end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class Scenario:
     """``args`` are options of the engine. ``end``: how the whole comes to its end, after ``duration``."""
 
     seed: int
+    num_api_servers: int
     num_local_ranks: int
     num_nodes: int
     num_node_ranks: int
@@ -90,9 +91,8 @@ class Scenario:
     @property
     def head_args(self) -> dict[str, Any]:
         """Options of the machine that serves clients."""
-        if self.num_ranks == 1 and not self.num_nodes:
-            return {"separate_engine": True}
         return {
+            "separate_engine": True,
             "data_parallel_size": self.num_ranks,
             "data_parallel_size_local": self.num_local_ranks,
             "data_parallel_address": HEAD,
@@ -121,6 +121,7 @@ def draw_scenario(seed: int) -> Scenario:
     step = random.choice((0.02, 0.05, 0.1))
     return Scenario(
         seed=seed,
+        num_api_servers=random.choice((1, 1, 1, 2, 3)),
         num_local_ranks=0 if num_nodes and random.random() < 0.2 else random.choice((1, 1, 2, 2, 3)),
         num_nodes=num_nodes,
         num_node_ranks=random.choice((1, 1, 2)),

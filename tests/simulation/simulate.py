@@ -9,14 +9,16 @@ import signal
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
+from unittest import mock
 
 import anyio
 from anyio.abc import TaskGroup
 from tests.simulation.faults import Faults
+from tests.simulation.front_ends import head, launcher
 from tests.simulation.invariants import check_always, check_gone, what_is_missing
 from tests.simulation.loop import run_seeded
-from tests.simulation.processes import VirtualProcess
-from tests.simulation.roles import HeadProcess, NodeProcess
+from tests.simulation.processes import VirtualProcess, receive_signals
+from tests.simulation.roles import NodeProcess
 from tests.simulation.scenarios import HEAD, ClientPlan, Scenario, draw_scenario
 from tests.simulation.world import Event, World
 
@@ -59,7 +61,7 @@ def simulate(seed: int) -> list[Event]:
             tasks.cancel_scope.cancel()
 
     try:
-        with redirect_stderr(StringIO()):
+        with redirect_stderr(StringIO()), mock.patch.object(anyio, "open_signal_receiver", receive_signals):
             run_seeded(seed, main)
         worlds[0].raise_problems()
     except Exception as exc:
@@ -70,7 +72,6 @@ def simulate(seed: int) -> list[Event]:
 class _Simulation:
     def __init__(self, world: World, tasks: TaskGroup) -> None:
         self._world, self._tasks = world, tasks
-        self._head: HeadProcess
         self._process: VirtualProcess
 
     @property
@@ -80,7 +81,8 @@ class _Simulation:
     async def run(self) -> None:
         world = self._world
         world.machines.on_end.append(world.note_end)
-        self._process = world.machines.start(HEAD, HEAD, self._run_head)
+        role = head if self._scenario.num_api_servers == 1 else launcher
+        self._process = world.machines.start(HEAD, HEAD, partial(role, world))
         for index in range(self._scenario.num_nodes):
             name = f"node {index}"
             self._tasks.start_soon(world.keep, name, name, partial(NodeProcess.role, world, index))
@@ -90,11 +92,13 @@ class _Simulation:
             async with anyio.create_task_group() as happenings:
                 for plan in self._scenario.clients:
                     happenings.start_soon(world.client, plan)
-                await Faults(world, self._head).run()
+                await Faults(world).run()
                 await self._recover()
+                if world.problems:
+                    self._process.kill()
             world.is_ending = True
             if world.problems:
-                self._process.kill()
+                pass
             elif self._process.status is None:
                 await self._end()
             else:
@@ -103,10 +107,6 @@ class _Simulation:
             tasks.cancel_scope.cancel()
         await anyio.sleep(END_SECONDS)
         check_gone(world)
-
-    async def _run_head(self, process: VirtualProcess) -> int:
-        self._head = HeadProcess(self._world, process)
-        return await self._head.run()
 
     async def _wait_until_ready(self) -> None:
         with anyio.move_on_after(CHECK_SECONDS):
@@ -123,7 +123,7 @@ class _Simulation:
         """Nothing goes wrong any more: soon all is as it should be."""
         deadline = anyio.current_time() + RECOVERY_SECONDS
         while self._process.status is None:
-            missing = what_is_missing(self._world, self._scenario.num_ranks)
+            missing = what_is_missing(self._world)
             if not missing:
                 self._world.trace("recovered")
                 return
@@ -133,11 +133,13 @@ class _Simulation:
             await anyio.sleep(CHECK_SECONDS)
 
     def _check_failure(self) -> None:
-        """The head has ended by itself: only where engines of its machine died more often than they may."""
+        """The head has ended: only where engines of its machine, or a front end, died more often than they may."""
         world, ranks = self._world, range(self._scenario.num_local_ranks)
         budget = self._scenario.args["engine_restart_budget"]
         is_spent = any(world.num_deaths[rank] > budget for rank in ranks)
         is_first_load = not world.loaded_ranks.issuperset(ranks)
+        if world.is_front_end_lost and self._process.status in (1, -signal.SIGKILL):
+            return
         if self._process.status != 1 or not (is_spent or is_first_load):
             world.note_problem(f"{self._process!r} ended with {self._process.status}")
 
@@ -146,7 +148,7 @@ class _Simulation:
         world, scenario = self._world, self._scenario
         world.trace("end", scenario.end)
         world.allow_aborts()
-        (desk,) = world.desks
+        desk = world.desks[scenario.seed % len(world.desks)]
         for index in range(NUM_LAST_CLIENTS):
             number = len(scenario.clients) + index
             plan = ClientPlan(0.0, (1, 2, 3, number), 8, RequestOptions())
@@ -161,5 +163,5 @@ class _Simulation:
             self._process.send_signal(signal.SIGTERM)
         with anyio.fail_after(scenario.drain_seconds + 4.0):
             status = await self._process.wait()
-        if status not in (0, -signal.SIGTERM):
+        if status not in (0, 128 + signal.SIGTERM):
             world.note_problem(f"{self._process!r} ended with {status}")

@@ -54,7 +54,7 @@ class World:
         self.num_failing_starts = 0
         self.num_deaths: defaultdict[int, int] = defaultdict(int)
         """Of the engine processes of each rank, whatever they died of, starts that failed included."""
-        self.is_ending = False
+        self.is_ending = self.is_front_end_lost = False
         self.loaded_ranks: set[int] = set()
         self.next_steps: dict[int, str] = {}
         """What will happen in the next step of a process."""
@@ -90,10 +90,12 @@ class World:
     # ------------------------------------------------------------------ processes
 
     def starter(self, process: VirtualProcess, roles: dict[str, Role]) -> VirtualStarter:
-        """How a launcher starts processes, which fails now and then."""
+        """How a launcher starts processes, which fails now and then where an engine is to be one."""
         return VirtualStarter(process, roles, self._fails_to_start)
 
     def _fails_to_start(self, spec: ProcessSpec) -> bool:
+        if not spec.name.startswith(ENGINE):
+            return False
         fails = self.num_failing_starts > 0
         self.num_failing_starts -= fails
         self.num_deaths[rank_of(spec.name)] += fails

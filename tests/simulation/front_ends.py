@@ -1,0 +1,139 @@
+"""What processes with clients run: one for everything but engines, or a launcher and several API servers.
+
+The production classes are put together as in production; a desk stands for HTTP. This module knows nothing
+of what goes wrong.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+from tests.simulation.desk import Desk
+from tests.simulation.processes import Role, VirtualProcess
+from tests.simulation.roles import engine_roles, failed
+from tests.simulation.world import SECRET, World
+
+from triolet.args import EngineArgs, ServeArgs
+from triolet.cluster.api_server_client import ApiServerClient
+from triolet.cluster.cluster_client import ClusterClient
+from triolet.cluster.codec import to_plain
+from triolet.cluster.joining import Credentials
+from triolet.cluster.launcher import Launcher
+from triolet.cluster.launcher_link import LauncherLink
+from triolet.cluster.link import Link
+from triolet.cluster.messages import Start
+from triolet.cluster.parent_link import serve_parent
+from triolet.cluster.reception import FrontEndPlace
+from triolet.cluster.router import Router
+from triolet.cluster.transport import Address
+from triolet.statistics import FrontendStatistics
+
+__all__ = ["api_server", "head", "launcher"]
+
+API_SERVER_ROLE = "simulation:api_server"
+
+
+async def head(world: World, process: VirtualProcess) -> int:
+    """Serve clients, and hold all engines of this machine; the exit code."""
+    client = ClusterClient(
+        EngineArgs(**world.scenario.args, **world.scenario.head_args),
+        world.starter(process, engine_roles(world)),
+        process.transport,
+        Credentials(SECRET, world.random.randbytes),
+        on_phase=lambda phase: None,
+        first_generation=world.next_generation(),
+    )
+    desk = Desk(client, process.name, world.trace)
+    is_told_to_end = anyio.Event()
+
+    def take_signal(signal_number: int) -> None:
+        if is_told_to_end.is_set():
+            process.end(128 + signal_number)
+        is_told_to_end.set()
+
+    async def end(scope: anyio.CancelScope) -> None:
+        await is_told_to_end.wait()
+        await _close(desk, client, world.scenario.drain_seconds)
+        scope.cancel()
+
+    process.on_signal = take_signal
+    world.desks.append(desk)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end, tasks.cancel_scope)
+            await tasks.start(client.run)
+            await desk.run()
+    except BaseExceptionGroup as group:
+        return failed(world, group)
+    return 0
+
+
+async def launcher(world: World, process: VirtualProcess) -> int:
+    """Start API servers and engines; the exit code."""
+    roles: dict[str, Role] = {API_SERVER_ROLE: partial(api_server, world), **engine_roles(world)}
+    return await Launcher(
+        ServeArgs(
+            api_server_count=world.scenario.num_api_servers,
+            shutdown_timeout=world.scenario.drain_seconds,
+            drain_lead_time=0.0,
+            **world.scenario.args,
+            **world.scenario.head_args,
+        ),
+        0,
+        API_SERVER_ROLE,
+        world.starter(process, roles),
+        process.transport,
+        Credentials(SECRET, world.random.randbytes),
+        announce=lambda line: None,
+        exit_now=process.end,
+        first_generation=world.next_generation(),
+    ).run()
+
+
+async def api_server(world: World, process: VirtualProcess) -> int:
+    """Serve clients over the engines that the launcher tells of; the exit code."""
+
+    async def serve(link: Link) -> None:
+        start = await link.receive()
+        assert isinstance(start, Start)
+        to_launcher = LauncherLink(link)
+        client = ApiServerClient(
+            ServeArgs(**start.args),
+            FrontEndPlace(*(_address(start.extra[name]) for name in ("near", "far"))),
+            to_launcher,
+            process.transport,
+            Credentials(start.secret, world.random.randbytes),
+            on_phase=lambda phase: None,
+        )
+        to_launcher.answer({"statistics": _statistics})
+        desk = Desk(client, process.name, world.trace)
+        world.desks.append(desk)
+        async with anyio.create_task_group() as tasks:
+
+            async def drain(seconds: float) -> None:
+                await _close(desk, client, seconds)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(to_launcher.run, drain)
+            await tasks.start(client.run)
+            await desk.run()
+
+    return await serve_parent(process.parent_stream, serve)
+
+
+async def _statistics() -> object:
+    return to_plain(FrontendStatistics())
+
+
+def _address(text: str | None) -> Address | None:
+    return None if text is None else Address.parse(text)
+
+
+async def _close(desk: Desk, client: Router, seconds: float) -> None:
+    """Let clients finish, then end their requests and, where it has any, the engines."""
+    desk.is_closed = True
+    with anyio.move_on_after(seconds):
+        await desk.wait_idle()
+    if desk.is_serving:
+        await client.stop()
