@@ -5,6 +5,7 @@ This module knows nothing of what a cluster is made of.
 
 from __future__ import annotations
 
+import logging
 import signal
 from contextlib import redirect_stderr
 from functools import partial
@@ -24,7 +25,7 @@ from tests.simulation.world import Event, World
 
 from triolet.request import RequestOptions
 
-__all__ = ["SimulationError", "simulate"]
+__all__ = ["SimulationError", "failures_of", "simulate"]
 
 CHECK_SECONDS = 0.5
 RECOVERY_SECONDS = 150.0
@@ -67,6 +68,18 @@ def simulate(seed: int) -> list[Event]:
     except Exception as exc:
         raise SimulationError(f"{type(exc).__name__}: {exc}", worlds[0].events) from exc
     return worlds[0].events
+
+
+def failures_of(seeds: range) -> list[tuple[int, str]]:
+    """Those that fail, and what is wrong; nothing is logged. Run by processes that do nothing else."""
+    logging.disable(logging.CRITICAL)
+    failures: list[tuple[int, str]] = []
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except SimulationError as exc:
+            failures.append((seed, str(exc)))
+    return failures
 
 
 class _Simulation:
@@ -133,7 +146,7 @@ class _Simulation:
             await anyio.sleep(CHECK_SECONDS)
 
     def _check_failure(self) -> None:
-        """The head has ended: only where engines of its machine, or a front end, died more often than they may."""
+        """The head has ended: only where engines of its machine died too often, or a front end did."""
         world, ranks = self._world, range(self._scenario.num_local_ranks)
         budget = self._scenario.args["engine_restart_budget"]
         is_spent = any(world.num_deaths[rank] > budget for rank in ranks)

@@ -34,8 +34,8 @@ from triolet.statistics import RankState, RankStatistics
 __all__ = ["MessageLink", "Router"]
 
 STATISTICS_TIMEOUT = 2.0
-REPORT_SECONDS = 1.0
-"""What a rank does is known from its reports within so long."""
+REPORT_SECONDS = 3.0
+"""What a rank does is known from its reports within so long: it beats every second, and news take their time."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -284,12 +284,12 @@ class Router:
 
     async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        parts = check_parts(tags, self._control.asleep)
+        chosen = None if tags is None else list(tags)
         asleep = self._control.asleep
-        self._control.wake_up(parts)
+        self._control.wake_up(check_parts(chosen, asleep))
         version = self._control.version
         try:
-            await self._call_all("wake_up", sorted(parts))
+            await self._call_all("wake_up", chosen)
         except TrioletError:
             if self._control.version == version:
                 self._control.sleep_on(asleep)
