@@ -35,7 +35,7 @@ __all__ = ["MessageLink", "Router"]
 
 STATISTICS_TIMEOUT = 2.0
 REPORT_SECONDS = 3.0
-"""What a rank does is known from its reports within so long: it beats every second, and news take their time."""
+"""What a rank does is known from its reports within so long: it beats every second, and news travel."""
 
 logger = logging.getLogger("triolet.cluster")
 
