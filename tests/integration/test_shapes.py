@@ -239,17 +239,19 @@ def test_a_signal_while_it_starts_ends_it(byte_llama: Path, shape: str) -> None:
         assert holdings.left() == []
 
 
-@pytest.mark.parametrize("victim", ["launcher", "API server"])
+@pytest.mark.parametrize("victim", ["launcher", "API server", "engine"])
 def test_the_loss_of_a_process_that_all_need_ends_everything(byte_llama: Path, victim: str) -> None:
-    with running(byte_llama, *SHAPES["API servers"]) as (server,):
+    (options,) = SHAPES["API servers"]
+    with running(byte_llama, (*options, "--engine-restart-budget", "0")) as (server,):
         holdings = Holdings.of([server])
-        pid = server.process.pid if victim == "launcher" else processes(server, b"api_process")[0]
+        role = {"launcher": b"", "API server": b"api_process", "engine": b"engine_process"}[victim]
+        pid = processes(server, role)[0] if role else server.process.pid
         os.kill(pid, signal.SIGKILL)
         code = server.wait(4)
         assert code == (-signal.SIGKILL if victim == "launcher" else 1)
         wait_until(lambda: not holdings.left(), 2, lambda: str(holdings.left()))
-        if victim == "API server":
-            assert re.search(r"the server has stopped: API server \d ended: killed by SIGKILL", server.log)
+        if victim != "launcher":
+            assert re.search(rf"the server has stopped: {victim} \d .*killed by SIGKILL", server.log)
 
 
 def processes(server: Server, word: bytes) -> list[int]:
@@ -289,6 +291,14 @@ def test_other_options_than_the_heads_and_a_missing_secret_are_usage_errors(byte
     with running(byte_llama, node, is_ready=False, environment={"TRIOLET_CLUSTER_SECRET": ""}) as (bare,):
         assert bare.wait() == 2
         assert "TRIOLET_CLUSTER_SECRET" in bare.log
+
+
+@pytest.mark.parametrize("shape", ["separate", "API servers"])
+def test_an_option_that_an_engine_finds_wrong_is_a_usage_error(byte_llama: Path, shape: str) -> None:
+    (options,) = SHAPES[shape]
+    with running(byte_llama, (*options, "--max-model-len", "100000"), is_ready=False) as (server,):
+        assert server.wait(120) == 2, server.log
+        assert "max_model_len" in server.lines[-1]
 
 
 @pytest.fixture(scope="module")
