@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import traceback
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
@@ -129,7 +130,10 @@ class _Simulation:
 
     async def _check(self) -> None:
         while True:
-            check_always(self._world)
+            try:
+                check_always(self._world)
+            except AssertionError as exc:
+                self._world.note_problem("".join(traceback.format_exception(exc)))
             await anyio.sleep(CHECK_SECONDS)
 
     async def _recover(self) -> None:
