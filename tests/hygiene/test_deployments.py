@@ -120,6 +120,7 @@ def test_a_unit_starts_what_it_should_and_may_end_in_peace(path: Path) -> None:
     settings = service.settings
     assert int(settings["TimeoutStopSec"]) >= seconds_to_stop(args)
     assert settings["KillMode"] == "mixed"
+    assert settings["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert settings["RestartPreventExitStatus"] == "2"
     assert settings["Restart"] == ("always" if args.headless else "on-failure")
     assert ("LoadCredential" in settings) == args.launch_shape().needs_secret
