@@ -90,7 +90,8 @@ def _metrics_page() -> str:
         "`GET /metrics` answers in the text format of Prometheus. Gauges and states are read from the",
         "engine at the moment of the scrape. The label `engine` is the rank of an engine core: each has its",
         "own series, and theirs add up; one that does not answer within two seconds has what it told last.",
-        "Beside these come the `process_…` metrics of the Prometheus client, unless there are several API servers.\n",
+        "Beside these come the `process_…` metrics of the Prometheus client, unless there are several API "
+        "servers.\n",
         "| name | type | labels | meaning |\n|---|---|---|---|",
     ]
     statistics = EngineStatistics(
