@@ -372,17 +372,6 @@ class TestControl:
             tell((False, False), (False, False))
             assert (router.is_paused, router.is_sleeping) == (False, False)
 
-    async def test_reports_from_before_something_was_asked_for_do_not_undo_it(self) -> None:
-        async with served(1, num_front_ends=2) as cluster:
-            router = cluster.router
-            await cluster.during(router.sleep(1, "keep"), cluster.answer(0, "sleep"))
-            router.update([RankReport(0, 0, RankState.READY, load(is_paused=False), None, 0, None)])
-            assert router.is_sleeping
-            await cluster.during(router.wake_up(), cluster.answer(0, "wake_up"))
-            asleep = load(is_paused=True, is_sleeping=True)
-            router.update([RankReport(0, 0, RankState.READY, asleep, None, 0, None)])
-            assert not router.is_paused
-
 
 class TestStatistics:
     async def test_every_rank_is_asked(self) -> None:
