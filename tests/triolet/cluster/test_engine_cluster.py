@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1] - 1
+        return int(probe.getsockname()[1]) - 1
 
 
 class Cluster:
@@ -57,7 +57,7 @@ def test_front_ends_listen_where_engines_are() -> None:
     def places(**options: Any) -> list[tuple[bool, str | None]]:
         shape = EngineArgs(data_parallel_size=2, data_parallel_rpc_port=700, **options).launch_shape()
         return [
-            (place.near is not None, place.far and str(place.far))
+            (place.near is not None, None if place.far is None else str(place.far))
             for place in front_end_places(shape, CREDENTIALS.random_bytes)
         ]
 

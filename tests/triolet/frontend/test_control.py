@@ -180,7 +180,7 @@ class Restartable:
 
 async def test_engines_in_processes_are_replaced(engine: Engine) -> None:
     client = Restartable(engine._client)
-    engine._client = client  # type: ignore[assignment]
+    engine._client = client
     await engine.restart_rank(0, seconds=2.0)
     await engine.restart_ranks()
     assert client.restarts == [(0, 2.0), (0, 30.0)]
