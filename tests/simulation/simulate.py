@@ -29,6 +29,8 @@ from triolet.request import RequestOptions
 __all__ = ["SimulationError", "failures_of", "simulate"]
 
 CHECK_SECONDS = 0.5
+SETTLING_SECONDS = 3.0
+"""For news of what went wrong last to get through, so that nothing looks whole that is not."""
 RECOVERY_SECONDS = 150.0
 """Longest pause before a restart, and loading, and the time to notice; twice."""
 MOST_SECONDS = 1000.0
@@ -138,6 +140,7 @@ class _Simulation:
 
     async def _recover(self) -> None:
         """Nothing goes wrong any more: soon all is as it should be."""
+        await anyio.sleep(SETTLING_SECONDS)
         deadline = anyio.current_time() + RECOVERY_SECONDS
         while self._process.status is None:
             missing = what_is_missing(self._world)
