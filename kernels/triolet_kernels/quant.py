@@ -1,6 +1,7 @@
 """``QuantTensor``: a weight matrix kept in a GGUF block format.
 
-Every row is a run of whole blocks, so rows can be picked, reordered and joined without dequantising.
+Every row is a run of whole blocks, so rows can be picked, reordered, joined and cut between blocks without
+dequantising.
 This module must not know which model or operation a weight belongs to.
 """
 
@@ -81,6 +82,14 @@ class QuantTensor:
         """The rows picked by an int64 index, in its order, or by a slice."""
         data = self.data[index]
         return QuantTensor(data, self.kind, (data.shape[0], self.shape[1]))
+
+    def columns(self, part: slice) -> QuantTensor:
+        """The columns from ``part.start`` to before ``part.stop``. Raises ValueError within a block."""
+        block_size, block_bytes = self._block
+        if part.start % block_size or part.stop % block_size:
+            raise ValueError(f"{self.kind} is cut between blocks of {block_size} columns, not at {part}")
+        data = self.data[:, part.start // block_size * block_bytes : part.stop // block_size * block_bytes]
+        return QuantTensor(data, self.kind, (self.shape[0], part.stop - part.start))
 
     @classmethod
     def concatenate(cls, parts: Sequence[QuantTensor]) -> QuantTensor:

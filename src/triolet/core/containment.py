@@ -13,6 +13,7 @@ import logging
 import traceback
 from collections.abc import Callable, Sequence
 
+from triolet.errors import EngineDeadError
 from triolet.plan import PlanRow, StepPlan, StepResult
 from triolet.request import TokenLogprobs
 
@@ -33,10 +34,12 @@ def execute_contained(execute: Execute, plan: StepPlan) -> tuple[StepResult, Exc
 
     The exception is None unless no row at all succeeded. With n rows and one guilty, at most 1 + 2 log₂ n
     runs are made; with g guilty, at most that many for each. A failure that every part has is given up
-    after 2 log₂ n and a few: the device has failed, not a request.
+    after 2 log₂ n and a few: the device has failed, not a request. EngineDeadError is no row's failure.
     """
     try:
         return execute(plan), None
+    except EngineDeadError:
+        raise
     except Exception as exc:
         search = _Search(execute, plan)
         search.narrow(0, len(plan.rows), _forgetful(exc))
@@ -51,6 +54,8 @@ def does_work(probe: Callable[[], None]) -> bool:
     """Whether a device that failed with all requests it was given can compute anything at all."""
     try:
         probe()
+    except EngineDeadError:
+        raise
     except Exception as exc:
         logger.error("the device cannot compute a token", exc_info=_forgetful(exc))
         return False
@@ -98,6 +103,8 @@ class _Search:
         self._num_tries_left -= 1
         try:
             result = self._execute(StepPlan(step_id=self._plan.step_id, rows=self._plan.rows[first:end]))
+        except EngineDeadError:
+            raise
         except Exception as exc:
             return _forgetful(exc)
         self._results.append((first, result))

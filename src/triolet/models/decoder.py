@@ -31,7 +31,7 @@ class Attention:
     def __init__(self, config: ModelConfig, layer: int, name: str, weights: Weights, cos_sin: Tensor) -> None:
         self._ops = weights.ops
         self._qkv = weights.linear(f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
-        self._output = weights.linear(f"{name}.o_proj")
+        self._output = weights.output_linear(f"{name}.o_proj")
         self._q_norm = weights.norm_weight(f"{name}.q_norm") if config.has_qk_norm else None
         self._k_norm = weights.norm_weight(f"{name}.k_norm") if config.has_qk_norm else None
         self._eps = config.rms_norm_eps
@@ -66,7 +66,7 @@ class FeedForward:
         ops = weights.ops
         self._gate_up = weights.linear(f"{name}.gate_proj", f"{name}.up_proj")
         self._activation = ops.silu_mul if config.activation == "silu" else ops.gelu_mul
-        self._down = weights.linear(f"{name}.down_proj")
+        self._down = weights.output_linear(f"{name}.down_proj")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._down(self._activation(self._gate_up(x)))
@@ -128,6 +128,7 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: Weights, num_positions: int) -> None:
         self.config = config
+        self.dtype = weights.dtype
         self._embedding = weights.embedding("model.embed_tokens", config.embedding_multiplier)
         tables: dict[RopeConfig, Tensor] = {
             rope: cos_sin_table(rope, num_positions, weights.device)
@@ -142,7 +143,7 @@ class Decoder:
         self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
         self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
         self._take_rows = weights.ops.take_rows
-        self._run_step = weights.ops.step_runner()
+        self._run_step = weights.step_runner()
 
     def forward(
         self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
@@ -173,6 +174,11 @@ class Decoder:
             x = layer.feed_forward_norm.add(x, residual)
             x = next_norm.add(layer.feed_forward(x), residual)
         return x
+
+    def shapes_of_sums(self, num_tokens: int, num_rows: int) -> list[tuple[int, int]]:
+        """What shards add up in :meth:`forward`, in order: T tokens, R rows."""
+        hidden = self.config.hidden_size
+        return [(num_tokens, hidden)] * (2 * len(self._layers) - 1) + [(max(num_rows, 1), hidden)]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``hidden (R, hidden)`` → logits ``(R, vocab)`` float32, the caller's to change.

@@ -6,7 +6,7 @@ module knows an architecture, a tensor's name or a file format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +17,7 @@ from triolet_kernels.quant import QuantTensor
 if TYPE_CHECKING:
     from triolet_kernels.ops import Ops
 
-__all__ = ["Embedding", "Linear", "RMSNorm", "fuse_rows", "to_dense"]
+__all__ = ["Embedding", "Linear", "RMSNorm", "SummedLinear", "fuse_rows", "to_dense"]
 
 
 class Linear:
@@ -31,6 +31,20 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._linear(x, self._packed)
+
+
+class SummedLinear:
+    """A linear layer of which this shard has the weights of a part of the inputs: shards' outputs add up.
+
+    Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (a row-parallel linear layer).
+    """
+
+    def __init__(self, linear: Linear, sum_shards: Callable[[Tensor], Tensor]) -> None:
+        self._linear = linear
+        self._sum_shards = sum_shards
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._sum_shards(self._linear(x))
 
 
 class Embedding:

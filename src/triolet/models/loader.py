@@ -16,6 +16,7 @@ from triolet.models.weights import Weights, check_shapes
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
     from triolet.models.decoder import Decoder
+    from triolet.models.sharding import Shard
     from triolet_kernels.ops import Ops
 
 __all__ = ["load_model"]
@@ -29,12 +30,14 @@ def load_model(
     device: torch.device,
     num_positions: int | None = None,
     on_tensor: Callable[[], None] = lambda: None,
+    shard: Shard | None = None,
 ) -> Decoder:
     """Check a checkpoint against its config and read it, tensor by tensor, into a model.
 
     ``dtype`` is that of activations and KV cache. ``num_positions`` is the longest sequence the model will
     be given; the config's limit if not given. ``on_tensor`` is called before each tensor is read; it may
-    raise, to end the loading. The checkpoint may be closed afterwards.
+    raise, to end the loading. The checkpoint may be closed afterwards. With ``shard``, the model is that
+    part of it, whose logits are those of a part of the vocabulary.
 
     Raises :class:`UnknownArchitectureError`, and :class:`WeightsError` naming every tensor that is missing,
     unexpected or wrongly shaped, before anything is read.
@@ -43,5 +46,7 @@ def load_model(
     decoder_type = model_type(config.architecture)
     expected = decoder_type.shapes(config)
     check_shapes(expected, checkpoint.tensor_shapes)
-    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device, on_tensor=on_tensor)
-    return decoder_type(config, weights, num_positions or config.max_position_embeddings)
+    weights = Weights(checkpoint, expected, ops, dtype=dtype, device=device, on_tensor=on_tensor, shard=shard)
+    return decoder_type(
+        config if shard is None else shard.config, weights, num_positions or config.max_position_embeddings
+    )

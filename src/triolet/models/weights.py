@@ -7,25 +7,33 @@ itself. This module knows no architecture and no file format.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from triolet.errors import WeightsError
-from triolet.models.layers import Embedding, Linear, RMSNorm, fuse_rows, to_dense
+from triolet.errors import UsageError, WeightsError
+from triolet.models.layers import Embedding, Linear, RMSNorm, SummedLinear, fuse_rows, to_dense
 from triolet_kernels.quant import NotFiniteError, QuantTensor
+from triolet_kernels.reference.step import run_step
 
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
-    from triolet_kernels.ops import Ops
+    from triolet.models.sharding import Shard
+    from triolet_kernels.ops import Ops, StepRunner
 
 __all__ = ["Shapes", "Weights", "check_shapes"]
 
 Shapes = Mapping[str, tuple[int, ...]]
+Cut = Callable[["Tensor | QuantTensor"], "Tensor | QuantTensor"]
+"""What takes of a tensor the part that is wanted, before it is moved anywhere."""
 
 _MAX_LISTED = 8
+
+
+def _whole(tensor: Tensor | QuantTensor) -> Tensor | QuantTensor:
+    return tensor
 
 
 def check_shapes(expected: Shapes, found: Shapes) -> None:
@@ -64,7 +72,7 @@ class Weights:
 
     ``shapes`` are the tensors that are there, by name; layers are named without the ending of their tensors:
     ``linear("model.layers.0.mlp.down_proj")``. ``on_tensor`` is called before each tensor is read; it may
-    raise, to end the loading.
+    raise, to end the loading. With ``shard``, of each matrix only its part is read.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class Weights:
         dtype: torch.dtype,
         device: torch.device,
         on_tensor: Callable[[], None] = lambda: None,
+        shard: Shard | None = None,
     ) -> None:
         self.ops = ops
         self.dtype = dtype
@@ -83,15 +92,32 @@ class Weights:
         self._checkpoint = checkpoint
         self._shapes = shapes
         self._on_tensor = on_tensor
+        self._shard = shard
 
     def linear(self, *names: str) -> Linear:
         """One layer for the projections ``names``, which share their input; outputs in this order.
 
-        Raises WeightsError for weights that are not finite, as far as that is cheap to see.
+        A shard has the outputs of its part. Raises WeightsError for weights that are not finite, as far as
+        that is cheap to see.
         """
-        weight = fuse_rows([self._tensor(f"{name}.weight") for name in names])
+        weight = fuse_rows([self._tensor(f"{name}.weight", self._rows_of(name)) for name in names])
         has_bias = f"{names[0]}.bias" in self._shapes
-        bias = torch.cat([self._vector(f"{name}.bias") for name in names]) if has_bias else None
+        bias = (
+            torch.cat([self._vector(f"{name}.bias", self._rows_of(name)) for name in names])
+            if has_bias
+            else None
+        )
+        return self._linear(names, weight, bias)
+
+    def output_linear(self, name: str) -> Linear | SummedLinear:
+        """The projection, without a bias, of what several shards have a part of each; theirs are summed."""
+        if self._shard is None:
+            return self.linear(name)
+        part = self._shard.part_of(name)
+        weight = self._tensor(f"{name}.weight", lambda tensor: _columns(tensor, part))
+        return SummedLinear(self._linear([name], weight, None), self._shard.sum)
+
+    def _linear(self, names: Sequence[str], weight: Tensor | QuantTensor, bias: Tensor | None) -> Linear:
         try:
             return Linear(self.ops, weight, bias, self.dtype)
         except NotFiniteError as error:
@@ -99,6 +125,10 @@ class Weights:
                 f"the weights of {', '.join(names)} cannot be used: {error}. "
                 "The file is damaged or was made wrongly: fetch it again, or convert the model anew."
             ) from error
+
+    def step_runner(self) -> StepRunner:
+        """What runs a step. Shards talk to each other within one, which only the plain way allows."""
+        return self.ops.step_runner() if self._shard is None else run_step
 
     def embedding(self, name: str, multiplier: float) -> Embedding:
         return Embedding(self.ops, self._tensor(f"{name}.weight"), self.dtype, multiplier)
@@ -110,13 +140,33 @@ class Weights:
         """The weight of a norm, float32, in the plain multiplier form."""
         return self._vector(f"{name}.weight")
 
-    def _vector(self, name: str) -> Tensor:
-        # A copy, because one view that lives on would keep the whole mapped file in memory.
-        return to_dense(self._tensor(name)).to(torch.float32, copy=True)
+    def _rows_of(self, name: str) -> Cut:
+        if self._shard is None:
+            return _whole
+        part = self._shard.part_of(name)
+        return lambda tensor: tensor.rows(part) if isinstance(tensor, QuantTensor) else tensor[part]
 
-    def _tensor(self, name: str) -> Tensor | QuantTensor:
+    def _vector(self, name: str, cut: Cut = _whole) -> Tensor:
+        # A copy, because one view that lives on would keep the whole mapped file in memory.
+        return to_dense(self._tensor(name, cut)).to(torch.float32, copy=True)
+
+    def _tensor(self, name: str, cut: Cut = _whole) -> Tensor | QuantTensor:
         self._on_tensor()
-        tensor = self._checkpoint.tensor(name)
+        tensor = cut(self._checkpoint.tensor(name))
         if isinstance(tensor, QuantTensor):
             return dataclasses.replace(tensor, data=tensor.data.to(self.device))
         return tensor.to(self.device)
+
+
+def _columns(tensor: Tensor | QuantTensor, part: slice) -> Tensor | QuantTensor:
+    """Raises UsageError where a shard's part is not a whole number of quantised blocks."""
+    if not isinstance(tensor, QuantTensor):
+        return tensor[:, part].contiguous()
+    try:
+        return tensor.columns(part)
+    except ValueError as error:
+        raise UsageError(
+            f"tensor_parallel_size (--tensor-parallel-size) does not go with these weights: {error}; choose "
+            "fewer shards, or weights in another format",
+            param="tensor_parallel_size",
+        ) from error

@@ -22,7 +22,7 @@ from triolet.runtime.residence import Sources
 from triolet_kernels.ops import Ops
 
 if TYPE_CHECKING:
-    from triolet.runtime.runner import Model
+    from triolet.runtime.loading import Model
 
 __all__ = ["DraftModel"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from triolet.models.config import ModelConfig
 from triolet.plan import LayerGroup, num_blocks_needed
 
-__all__ = ["KVCacheConfig", "KVCacheTensors", "allocate_kv_cache"]
+__all__ = ["KVCacheConfig", "KVCacheTensors", "allocate_kv_cache", "scratch_cache"]
 
 KVCacheTensors = tuple[tuple[Tensor, Tensor], ...]
 
@@ -109,6 +109,11 @@ def allocate_kv_cache(config: KVCacheConfig, num_blocks: Sequence[int]) -> KVCac
     """
     layers = {group: iter(_allocate_group(config, group, count)) for group, count in enumerate(num_blocks)}
     return tuple(next(layers[config.group_windows.index(window)]) for window in config.windows)
+
+
+def scratch_cache(kv_cache: KVCacheTensors) -> KVCacheTensors:
+    """Room for one block in each layer, beside a cache and like it."""
+    return tuple((torch.zeros_like(key[:1]), torch.zeros_like(value[:1])) for key, value in kv_cache)
 
 
 def _allocate_group(config: KVCacheConfig, group: int, num_blocks: int) -> KVCacheTensors:

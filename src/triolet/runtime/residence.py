@@ -15,8 +15,8 @@ import torch
 
 __all__ = ["Sources", "return_freed_memory"]
 
-M = TypeVar("M")
-C = TypeVar("C")
+M = TypeVar("M", covariant=True)
+C = TypeVar("C", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

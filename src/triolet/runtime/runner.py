@@ -7,59 +7,31 @@ knows nothing of an event loop, of queues or of why the scheduler plans what it 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from triolet.args import EngineArgs
-from triolet.errors import UsageError
-from triolet.models.checkpoint import Checkpoint, open_checkpoint
-from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder
 from triolet.runtime.constraints import Constraints
-from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
-from triolet.runtime.draft_loading import DraftFit
 from triolet.runtime.draft_model import DraftModel
-from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
-from triolet.runtime.kv_cache_size import choose_sizes
-from triolet.runtime.memory import available_memory
+from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
+from triolet.runtime.loading import LoadedModel, Model, load_parts
 from triolet.runtime.prompt_logprobs import prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory
 from triolet.runtime.sampler import Sampler
-from triolet_kernels.ops import AttentionBatch, Ops, select_ops
 
-__all__ = ["Model", "ModelRunner"]
-
-logger = logging.getLogger("triolet.runtime")
+__all__ = ["ModelRunner"]
 
 WARM_UP_TOKENS = 64
 
-M = TypeVar("M")
-
-
-class Model(Protocol):
-    """What the runner asks of a model."""
-
-    def forward(
-        self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
-    ) -> Tensor:
-        """``token_ids (T,)`` and ``rows (R,)`` int64 → hidden states ``(R, hidden)`` of those tokens.
-
-        ``batches`` has an entry for each group of layers, ``kv_cache`` one for each layer.
-        """
-        ...
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """``hidden (R, hidden)`` → logits ``(R, vocab)`` float32, the caller's to change."""
-        ...
+M = TypeVar("M", bound=Model)
 
 
 class ModelRunner:
@@ -121,19 +93,21 @@ class ModelRunner:
         Raises :class:`UsageError` for options that do not go with the machine or the model, and
         :class:`ModelLoadError` for files that cannot be used.
         """
-        device = choose_device(args)
+        load = partial(load_parts, files, args, on_phase, num_sharing=num_sharing)
+        return cls._start(load, args, on_phase, constraints)
 
-        def available() -> int:
-            return available_memory(device) // num_sharing
-
+    @classmethod
+    def _start(
+        cls,
+        load: Callable[[], LoadedModel[M]],
+        args: EngineArgs,
+        on_phase: Callable[[str], None],
+        constraints: Constraints | None,
+    ) -> Self:
+        """Load, and try it out."""
         num_threads_before = torch.get_num_threads()
-        torch.set_num_threads(choose_num_threads(args))
         try:
-            on_phase("loading weights")
-            with open_checkpoint(files) as checkpoint:
-                runner = cls._load_checkpoint(
-                    files, checkpoint, args, device, on_phase, constraints, available
-                )
+            runner = cls._of(load(), args, constraints)
             on_phase("warming up")
             runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
         except BaseException:
@@ -143,65 +117,21 @@ class ModelRunner:
         return runner
 
     @classmethod
-    def _load_checkpoint(
-        cls,
-        files: ModelFiles,
-        checkpoint: Checkpoint,
-        args: EngineArgs,
-        device: torch.device,
-        on_phase: Callable[[str], None],
-        constraints: Constraints | None,
-        available: Callable[[], int],
-    ) -> Self:
-        config = checkpoint.config
-        dtype = choose_dtype(args, device)
-        cache_config = KVCacheConfig.of(
-            config,
-            block_size=args.block_size,
-            max_num_batched_tokens=args.max_num_batched_tokens,
-            dtype=dtype,
-            device=device,
-        )
-
-        # A context for which there is no memory even now is refused before anything of its size is made.
-        fit = DraftFit.of(args, config, cache_config, on_phase)
-        if fit is not None:
-            cache_config = fit.share_cache(cache_config)
-        num_positions, _ = choose_sizes(args, config, cache_config, available())
-        if fit is not None:
-            fit.check_context(num_positions)
-        ops = _select_ops(args, device)
-        load = torch.inference_mode()(load_model)
-        read = partial(load, ops=ops, dtype=dtype, device=device, num_positions=num_positions)
-        model = read(checkpoint, on_tensor=partial(on_phase, "loading weights"))
-        draft = None if fit is None else fit.read(ops, num_positions, on_phase)
-        if device.type == "cpu" and not ops.uses_torch_threads:
-            torch.set_num_threads(1)
-        on_phase("allocating KV cache")
-        max_model_len, num_blocks = choose_sizes(args, config, cache_config, available())
-        logger.info(
-            "model on %s in %s with %s kernels; context %d; KV cache %d MiB, %s blocks of %d tokens",
-            device, str(dtype).removeprefix("torch."), ops.name, min(max_model_len, num_positions),
-            cache_config.total_bytes(num_blocks) >> 20, " + ".join(map(str, num_blocks)), args.block_size,
-        )  # fmt: skip
-        allocate = partial(allocate_kv_cache, cache_config, num_blocks)
+    def _of(cls, loaded: LoadedModel[M], args: EngineArgs, constraints: Constraints | None) -> Self:
+        """One of what has been loaded."""
         return cls(
-            model,
-            allocate(),
-            cache_config.layer_groups(num_blocks),
-            vocab_size=config.vocab_size,
-            max_model_len=min(max_model_len, num_positions),
+            loaded.model,
+            loaded.kv_cache,
+            loaded.layer_groups,
+            vocab_size=loaded.vocab_size,
+            max_model_len=loaded.max_model_len,
             max_num_seqs=args.max_num_seqs,
-            device=device,
+            device=loaded.device,
             sampler=Sampler(
-                config.vocab_size, ops=ops, logprobs_mode=args.logprobs_mode, constraints=constraints
+                loaded.vocab_size, ops=loaded.ops, logprobs_mode=args.logprobs_mode, constraints=constraints
             ),
-            sources=Sources(partial(_read_again, args, partial(_read_files, files, read)), allocate),
-            draft_model=None
-            if fit is None or draft is None
-            else fit.join(
-                draft, ops, num_blocks, partial(_read_again, args, partial(fit.read, ops, num_positions))
-            ),
+            sources=loaded.sources,
+            draft_model=loaded.draft_model,
         )
 
     @torch.inference_mode()
@@ -266,9 +196,7 @@ class ModelRunner:
         Nothing is changed that sequences have, so it may be done at any time between steps.
         """
         assert self._model is not None, "the runner is closed or has no weights now"
-        cache = tuple(
-            (torch.zeros_like(key[:1]), torch.zeros_like(value[:1])) for key, value in self._kv_cache
-        )
+        cache = scratch_cache(self._kv_cache)
         request = Request(request_id=0, prompt_token_ids=(0,), max_tokens=1, seed=0)
         block_ids = ((0,),) * len(self.layer_groups)
         builder = BatchBuilder(
@@ -309,29 +237,6 @@ class ModelRunner:
         if self._num_threads_before is not None:
             torch.set_num_threads(self._num_threads_before)
             self._num_threads_before = None
-
-
-def _select_ops(args: EngineArgs, device: torch.device) -> Ops:
-    is_reference, num_threads = args.kernels == "reference", torch.get_num_threads()
-    try:
-        return select_ops(device, is_reference=is_reference, num_threads=num_threads)
-    except ValueError as error:
-        raise UsageError(str(error), param="kernels") from error
-
-
-def _read_files(files: ModelFiles, read: Callable[[Checkpoint], M]) -> M:
-    with open_checkpoint(files) as checkpoint:
-        return read(checkpoint)
-
-
-def _read_again(args: EngineArgs, read: Callable[[], M]) -> M:
-    """Weights once more, with as many threads as the first time."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(choose_num_threads(args))
-    try:
-        return read()
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def _plan(
