@@ -87,7 +87,8 @@ class QuantTensor:
         """The columns from ``part.start`` to before ``part.stop``. Raises ValueError within a block."""
         block_size, block_bytes = self._block
         if part.start % block_size or part.stop % block_size:
-            raise ValueError(f"{self.kind} is cut between blocks of {block_size} columns, not at {part}")
+            where = f"{part.start} and {part.stop}"
+            raise ValueError(f"{self.kind} is cut between blocks of {block_size} columns, not at {where}")
         data = self.data[:, part.start // block_size * block_bytes : part.stop // block_size * block_bytes]
         return QuantTensor(data, self.kind, (self.shape[0], part.stop - part.start))
 

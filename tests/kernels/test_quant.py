@@ -51,6 +51,14 @@ def test_rows_follow_the_index() -> None:
     assert torch.equal(picked.dequantize(), tensor.dequantize()[index])
 
 
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_columns_are_cut_between_blocks(kind: str) -> None:
+    weight = make(kind, num_blocks=24 if kind == "Q4_1" else 3)
+    assert torch.equal(weight.columns(slice(256, 768)).dequantize(), weight.dequantize()[:, 256:])
+    with pytest.raises(ValueError, match="is cut between blocks of"):
+        weight.columns(slice(0, 272))
+
+
 def test_concatenate_joins_rows() -> None:
     first, second = make("Q5_0", seed=1), make("Q5_0", num_rows=2, seed=2)
     joined = QuantTensor.concatenate([first, second])

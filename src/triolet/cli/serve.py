@@ -72,6 +72,10 @@ def _serve_of(args: ServeArgs) -> Callable[[ServeArgs], Awaitable[int]]:
         from triolet.web.launch import launch
 
         return launch
+    if shape.mode == "worker":
+        from triolet.cluster.shard_node import serve_shards
+
+        return serve_shards
     from triolet.web.serve import serve
 
     return serve

@@ -10,16 +10,20 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 import anyio
+import sniffio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
 from triolet.cluster.cluster_client import open_cluster_client
+from triolet.cluster.processes import SubprocessStarter
+from triolet.cluster.shard_launch import ShardLaunch
+from triolet.cluster.sharded_service import ShardedService
 from triolet.core.control import PauseMode, SleepPart
-from triolet.core.engine_core import load_core
+from triolet.core.engine_core import EngineCore, load_core
 from triolet.core.service import CoreService
-from triolet.errors import UsageError
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
+from triolet.runtime.shard_place import ShardPlace
 from triolet.statistics import FrontendStatistics, RankState, RankStatistics
 
 __all__ = ["ClientFactory", "EngineClient", "FrontEndPeer", "RankRestarter", "open_client"]
@@ -149,14 +153,22 @@ ClientFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], Engine
 def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]) -> EngineClient:
     """The client that the arguments ask for; nothing is loaded or started before it runs.
 
-    Raises UsageError for what nothing serves yet, and where a secret is needed and there is none.
+    Raises UsageError where a secret is needed and there is none.
     """
     shape = args.launch_shape()
-    if shape.tensor_parallel_size > 1:
-        raise UsageError(
-            "tensor_parallel_size (--tensor-parallel-size): more than 1 is not supported",
-            param="tensor_parallel_size",
-        )
     if not shape.is_one_process:
         return open_cluster_client(args, on_phase)
+    launch = ShardLaunch.of(args, shape.local_ranks[0])
+    if launch is not None:
+        starter = SubprocessStarter(backend=sniffio.current_async_library())
+        return ShardedService(
+            args, launch, partial(_load_shard, files), starter,
+            rank=shape.local_ranks[0], on_phase=on_phase,
+        )  # fmt: skip
     return CoreService(partial(load_core, args, files), rank=shape.local_ranks[0], on_phase=on_phase)
+
+
+def _load_shard(
+    files: ModelFiles, args: EngineArgs, place: ShardPlace, num_sharing: int, on_phase: Callable[[str], None]
+) -> EngineCore:
+    return load_core(args, files, on_phase, num_sharing=num_sharing, place=place)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
+import sniffio
 from anyio.abc import ByteStream
 
+from triolet.args import EngineArgs
 from triolet.cluster.client import EngineClient
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Start
 from triolet.cluster.parent_link import serve_parent
+from triolet.cluster.processes import SubprocessStarter
 from triolet.cluster.rank_args import rank_args
 from triolet.cluster.rank_server import RankClientFactory, serve_rank
+from triolet.cluster.shard_launch import ShardLaunch
+from triolet.cluster.sharded_service import ShardedService
 from triolet.cluster.transport import SocketTransport
 from triolet.core.engine_core import EngineCore, load_core
 from triolet.core.service import CoreService
 from triolet.models.source import resolve_model
+from triolet.runtime.shard_place import ShardPlace
 
 __all__ = ["engine", "open_core", "serve_engine"]
 
@@ -46,7 +53,9 @@ def open_core(start: Start, on_phase: Callable[[str], None]) -> EngineClient:
     )
     args = rank_args(start.args)
 
-    def load(on_phase: Callable[[str], None]) -> EngineCore:
+    def load(
+        args: EngineArgs, place: ShardPlace | None, num_sharing: int, on_phase: Callable[[str], None]
+    ) -> EngineCore:
         on_phase("finding the model")
         files = resolve_model(
             args.model,
@@ -54,6 +63,17 @@ def open_core(start: Start, on_phase: Callable[[str], None]) -> EngineClient:
             revision=args.revision,
             progress=lambda progress: on_phase(str(progress)),
         )
-        return load_core(args, files, on_phase, num_sharing=start.extra["num_sharing"])
+        return load_core(args, files, on_phase, num_sharing=num_sharing, place=place)
 
-    return CoreService(load, rank=start.rank, on_phase=on_phase)
+    num_sharing, shards = start.extra["num_sharing"], start.extra.get("shards")
+    if shards is None:
+        return CoreService(partial(load, args, None, num_sharing), rank=start.rank, on_phase=on_phase)
+    return ShardedService(
+        args,
+        ShardLaunch(**shards),
+        load,
+        SubprocessStarter(backend=sniffio.current_async_library()),
+        rank=start.rank,
+        num_sharing=num_sharing,
+        on_phase=on_phase,
+    )

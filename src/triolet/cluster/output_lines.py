@@ -12,12 +12,13 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
-__all__ = ["FATAL", "OutputLines", "write_to_stderr"]
+__all__ = ["OutputLines", "last_words", "write_to_stderr"]
 
 FATAL = "Fatal Python error: "
 """How the first line of :mod:`faulthandler` begins when the process is about to die."""
 NUM_LAST_LINES = 20
 MAX_LINE_BYTES = 8192
+NUM_TOLD_LINES = 5
 
 
 class OutputLines:
@@ -60,3 +61,11 @@ def write_to_stderr(line: str) -> None:
         if sys.stderr is not None:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
+
+
+def last_words(lines: tuple[str, ...]) -> str:
+    """The last lines that a process wrote, in one; the first of them that tell what was fatal."""
+    said = [line.strip() for line in lines if line.strip()]
+    is_fatal = bool(said) and said[0].startswith(FATAL)
+    told = said[:NUM_TOLD_LINES] if is_fatal else said[-NUM_TOLD_LINES:]
+    return f"; it wrote: {' | '.join(told)}" if told else ""

@@ -27,7 +27,7 @@ from triolet.cluster.messages import (
     Stop,
     Topology,
 )  # fmt: skip
-from triolet.cluster.output_lines import FATAL
+from triolet.cluster.output_lines import last_words
 from triolet.cluster.processes import ChildProcess, ProcessSpec, ProcessStarter, describe_exit
 from triolet.errors import EngineDeadError, ModelLoadError, UsageError
 from triolet.statistics import RankState
@@ -41,7 +41,6 @@ END_PATIENCE = 2.0
 LAST_WORDS_PATIENCE = 1.0
 TRACE_PATIENCE = 0.5
 """Seconds between asking a hanging process where its threads are and killing it."""
-NUM_TOLD_LINES = 5
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -98,7 +97,7 @@ class RankProcess:
             cause = self.cause or describe_exit(status)
             if status == -signal.SIGKILL and self.cause is None:
                 cause += ", by another process or by the system for lack of memory"
-            self._error = EngineDeadError(f"{cause}{_last_words(child.last_lines)}")
+            self._error = EngineDeadError(f"{cause}{last_words(child.last_lines)}")
         return self._error
 
     def set_topology(self, front_ends: tuple[str, ...]) -> None:
@@ -222,11 +221,3 @@ def _what_it_died_of(error: RemoteError) -> Exception:
     if isinstance(exception, UsageError | ModelLoadError | EngineDeadError):
         return exception
     return EngineDeadError(f"{error.name}: {error.text}" if error.text else error.name)
-
-
-def _last_words(lines: tuple[str, ...]) -> str:
-    """The last lines that a process wrote, in one; the first of them that tell what was fatal."""
-    said = [line.strip() for line in lines if line.strip()]
-    is_fatal = bool(said) and said[0].startswith(FATAL)
-    told = said[:NUM_TOLD_LINES] if is_fatal else said[-NUM_TOLD_LINES:]
-    return f"; it wrote: {' | '.join(told)}" if told else ""

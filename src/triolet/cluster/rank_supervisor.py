@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -18,6 +19,7 @@ from triolet.cluster.messages import RankReport
 from triolet.cluster.processes import ProcessStarter
 from triolet.cluster.rank_args import plain_rank_args
 from triolet.cluster.resources import RankResources, divide_resources
+from triolet.cluster.shard_launch import ShardLaunch
 from triolet.cluster.supervised_rank import RankLaunch, SupervisedRank
 from triolet.errors import TrioletError
 from triolet.runtime.cores import num_available_cores
@@ -60,7 +62,7 @@ class RankSupervisor:
                     role=role,
                     args=plain_rank_args(args, num_threads=part.num_threads),
                     secret=secret,
-                    extra={**extra, "num_sharing": part.num_sharing},
+                    extra={**extra, "num_sharing": part.num_sharing, **_shards(args, rank)},
                     environment=part.environment,
                     stall_timeout=args.engine_stall_timeout,
                     restart_budget=args.engine_restart_budget,
@@ -123,11 +125,17 @@ class RankSupervisor:
 
 
 def _equal_parts(args: EngineArgs, num_ranks: int) -> tuple[RankResources, ...]:
-    num_workers = max(1, args.tensor_parallel_size // args.nnodes)
+    launch = ShardLaunch.of(args, 0)
+    num_workers = 1 if launch is None else launch.num_local
     num_cores = num_available_cores()
     return divide_resources(
         args, num_ranks, num_workers=num_workers, num_cores=num_cores, environment=os.environ
     )
+
+
+def _shards(args: EngineArgs, rank: int) -> dict[str, Any]:
+    launch = ShardLaunch.of(args, rank)
+    return {} if launch is None else {"shards": launch.plain()}
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -45,7 +45,7 @@ def open_step_core(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str]
 
     Raises ModelLoadError or UsageError.
     """
-    if args.launch_shape().is_one_process:
+    if args.launch_shape().is_one_process and args.tensor_parallel_size == 1:
         return load_core(args, files, on_phase)
     return SyncClient(args, files, on_phase)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from triolet.args import EngineArgs
@@ -23,6 +24,7 @@ from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
 from triolet.runtime.constraints import Constraints
+from triolet.runtime.shard_place import ShardPlace
 from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
 from triolet.statistics import CoreStatistics, SchedulerStatistics
 
@@ -309,20 +311,30 @@ CoreFactory = Callable[[EngineArgs, ModelFiles, Callable[[str], None]], EngineCo
 
 
 def load_core(
-    args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None], *, num_sharing: int = 1
+    args: EngineArgs,
+    files: ModelFiles,
+    on_phase: Callable[[str], None],
+    *,
+    num_sharing: int = 1,
+    place: ShardPlace | None = None,
 ) -> EngineCore:
     """Load the model and build a core around it, on the thread that will run its steps.
 
     ``on_phase`` is told what is being done, again and again; what it raises ends the loading. ``num_sharing``
-    engines, this one among them, share the memory of the device.
+    engines, this one among them, share the memory of the device. With ``place`` it is shard 0 of the model,
+    and leads the others that come there.
     """
     on_phase("loading torch")
+    from triolet.runtime.leading_runner import LeadingRunner
     from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
     from triolet.text.constraints import GrammarConstraints
     from triolet.text.grammar_tokenizer import load_grammar_tokenizer
 
     constraints = GrammarConstraints(lambda: load_grammar_tokenizer(files, runner.vocab_size))
-    runner = ModelRunner.load(files, args, on_phase, constraints=constraints, num_sharing=num_sharing)
+    load: Callable[..., ModelRunner] = (
+        ModelRunner.load if place is None else partial(LeadingRunner.lead_at, place)
+    )
+    runner = load(files, args, on_phase, constraints=constraints, num_sharing=num_sharing)
     return build_core(runner, args, constraints)
 
 

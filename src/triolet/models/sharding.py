@@ -21,7 +21,7 @@ from triolet.models.config import ModelConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Shard", "cut"]
+__all__ = ["Shard", "check_shards", "cut"]
 
 BLOCKS = (256, 32)
 """Values in a quantised block, of any GGUF format; a row is always a whole number of them."""
@@ -45,7 +45,7 @@ class Shard:
     @classmethod
     def of(cls, config: ModelConfig, index: int, count: int, sum_shards: Callable[[Tensor], Tensor]) -> Shard:
         """Raises UsageError where the model cannot be cut into so many."""
-        _check_heads(config, count)
+        check_shards(config, count)
         num_heads, dim = config.num_heads // count, config.head_dim
         num_kv_heads = max(1, config.num_kv_heads // count)
         first_kv_head = index * config.num_kv_heads // count
@@ -94,7 +94,8 @@ def _cut_blocks(size: int, count: int) -> list[slice]:
     return cut(size, count, multiple)
 
 
-def _check_heads(config: ModelConfig, count: int) -> None:
+def check_shards(config: ModelConfig, count: int) -> None:
+    """Raise UsageError where the attention heads cannot be shared out; it names the numbers that can be."""
     fits = config.num_heads % count == 0 and (
         config.num_kv_heads % count == 0 or count % config.num_kv_heads == 0
     )

@@ -7,15 +7,43 @@ from __future__ import annotations
 
 import torch
 
+from triolet.args import EngineArgs
+from triolet.errors import EngineDeadError
 from triolet.models.decoder import Decoder
+from triolet.models.source import ModelFiles
 from triolet.runtime.batch_words import BatchSizes, split_batch
+from triolet.runtime.device import choose_device
 from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
-from triolet.runtime.loading import LoadedModel
+from triolet.runtime.loading import LoadedModel, load_parts
 from triolet.runtime.residence import return_freed_memory
 from triolet.runtime.shard_group import ShardGroup, attempt
+from triolet.runtime.shard_joining import join_shards
+from triolet.runtime.shard_place import ShardPlace
 from triolet.runtime.sharded_model import Order, compute_hidden, compute_logits, words
 
-__all__ = ["follow"]
+__all__ = ["follow", "follow_place"]
+
+
+def follow_place(place: ShardPlace, files: ModelFiles, args: EngineArgs, *, num_sharing: int) -> None:
+    """Join the others, load this shard and follow shard 0 to the end.
+
+    Raises what any shard's loading fails with, JoinError where the others are not found, EngineDeadError once
+    one is lost.
+    """
+    group = join_shards(place, choose_device(args), _say_nothing)
+    try:
+        follow(group, load_parts(files, args, _say_nothing, num_sharing=num_sharing, group=group))
+    except EngineDeadError:
+        raise
+    except BaseException as error:
+        group.leave_word(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        group.close()
+
+
+def _say_nothing(phase: str) -> None:
+    """Shard 0 tells what is being done, for all."""
 
 
 def follow(group: ShardGroup, loaded: LoadedModel[Decoder]) -> None:

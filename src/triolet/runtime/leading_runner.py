@@ -13,13 +13,18 @@ from typing import Any, Self, TypeVar, cast
 
 from triolet.args import EngineArgs
 from triolet.errors import EngineDeadError
+from triolet.models.checkpoint import open_checkpoint
 from triolet.models.decoder import Decoder
+from triolet.models.sharding import check_shards
 from triolet.models.source import ModelFiles
 from triolet.runtime.constraints import Constraints
+from triolet.runtime.device import choose_device
 from triolet.runtime.loading import LoadedModel, load_parts
 from triolet.runtime.residence import Sources
 from triolet.runtime.runner import ModelRunner
 from triolet.runtime.shard_group import ShardGroup, attempt
+from triolet.runtime.shard_joining import join_shards
+from triolet.runtime.shard_place import ShardPlace
 from triolet.runtime.sharded_model import LeadingModel, Order, words
 
 __all__ = ["LeadingRunner"]
@@ -31,6 +36,22 @@ class LeadingRunner(ModelRunner):
     """See :class:`~triolet.runtime.runner.ModelRunner`. Raises EngineDeadError once a shard is lost."""
 
     _group: ShardGroup
+
+    @classmethod
+    def lead_at(
+        cls,
+        place: ShardPlace,
+        files: ModelFiles,
+        args: EngineArgs,
+        on_phase: Callable[[str], None],
+        constraints: Constraints | None = None,
+        num_sharing: int = 1,
+    ) -> Self:
+        """Have the other shards come, and lead them. What does not go with the model is said before."""
+        with open_checkpoint(files) as checkpoint:
+            check_shards(checkpoint.config, place.count)
+        group = join_shards(place, choose_device(args), on_phase)
+        return cls.lead(group, files, args, on_phase, constraints, num_sharing)
 
     @classmethod
     def lead(

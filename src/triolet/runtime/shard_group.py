@@ -149,4 +149,5 @@ class ShardGroup:
             begin().wait()
         except RuntimeError as error:
             cause = self._words() or str(error).partition("\n")[0]
+            self.close()  # what is left of it would wait for ever
             raise EngineDeadError(f"a tensor parallel shard was lost: {cause}") from error
