@@ -24,7 +24,7 @@ from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.shard_group import ShardGroup, attempt
 from triolet_kernels.ops import AttentionBatch
 
-__all__ = ["LeadingModel", "Order", "ShardModel", "compute_hidden", "compute_logits"]
+__all__ = ["LeadingModel", "Order", "ShardModel", "compute_hidden", "compute_logits", "words"]
 
 T = TypeVar("T")
 
