@@ -64,8 +64,8 @@ def write_to_stderr(line: str) -> None:
 
 
 def last_words(lines: tuple[str, ...]) -> str:
-    """The last lines that a process wrote, in one; the first of them that tell what was fatal."""
+    """The last lines that a process wrote, in one; of a trace its headline alone, since clients see this."""
     said = [line.strip() for line in lines if line.strip()]
     is_fatal = bool(said) and said[0].startswith(FATAL)
-    told = said[:NUM_TOLD_LINES] if is_fatal else said[-NUM_TOLD_LINES:]
+    told = said[:1] if is_fatal else said[-NUM_TOLD_LINES:]
     return f"; it wrote: {' | '.join(told)}" if told else ""

@@ -94,10 +94,7 @@ class RankProcess:
         if self._is_told_to_end:
             return None
         if self._error is None:
-            cause = self.cause or describe_exit(status)
-            if status == -signal.SIGKILL and self.cause is None:
-                cause += ", by another process or by the system for lack of memory"
-            self._error = EngineDeadError(f"{cause}{last_words(child.last_lines)}")
+            self._error = EngineDeadError(self.cause or _cause_of_exit(status, child.last_lines))
         return self._error
 
     def set_topology(self, front_ends: tuple[str, ...]) -> None:
@@ -221,3 +218,9 @@ def _what_it_died_of(error: RemoteError) -> Exception:
     if isinstance(exception, UsageError | ModelLoadError | EngineDeadError):
         return exception
     return EngineDeadError(f"{error.name}: {error.text}" if error.text else error.name)
+
+
+def _cause_of_exit(status: int, last_lines: tuple[str, ...]) -> str:
+    if status == -signal.SIGKILL:  # it wrote nothing about that
+        return f"{describe_exit(status)}, by another process or by the system for lack of memory"
+    return f"{describe_exit(status)}{last_words(last_lines)}"

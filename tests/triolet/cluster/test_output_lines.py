@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.cluster.output_lines import MAX_LINE_BYTES, NUM_LAST_LINES, OutputLines, write_to_stderr
+from triolet.cluster.output_lines import (
+    MAX_LINE_BYTES,
+    NUM_LAST_LINES,
+    OutputLines,
+    last_words,
+    write_to_stderr,
+)
 
 
 @given(st.lists(st.text("ab \n", max_size=20)))
@@ -46,3 +52,19 @@ def test_lines_go_to_standard_error_if_there_is_one(
     assert capsys.readouterr().err == "seen\n"
     monkeypatch.setattr(sys, "stderr", None)
     write_to_stderr("nobody to see it")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ((), ""),
+        (("", " "), ""),
+        (tuple("abcdefg"), "; it wrote: c | d | e | f | g"),
+        (
+            ("Fatal Python error: Aborted", "", 'File "/home/me/secret.py"'),
+            "; it wrote: Fatal Python error: Aborted",
+        ),
+    ],
+)
+def test_of_a_trace_only_the_headline_is_told(lines: tuple[str, ...], told: str) -> None:
+    assert last_words(lines) == told

@@ -143,13 +143,11 @@ async def test_it_is_started_once_all_ranks_are_ready() -> None:
 async def test_one_that_is_killed_is_started_again_after_a_while() -> None:
     cluster = Cluster(2)
     async with cluster.running():
-        cluster.child().last_lines = ("Fatal Python error: Aborted", "", "where", *"abcd")
+        cluster.child().last_lines = ("what it wrote before",)
         cluster.child().kill()
         died = await cluster.wait_for(D)
         report = cluster.supervisor.reports[0]
-        cause, said = (report.cause or "").split("; ")
-        assert cause.startswith("killed by SIGKILL, by another process or by the system")
-        assert said == "it wrote: Fatal Python error: Aborted | where | a | b | c"
+        assert report.cause == "killed by SIGKILL, by another process or by the system for lack of memory"
         assert report.load is None
         assert await cluster.wait_for(R) - died == pytest.approx(0.5 + 0.2, abs=0.2)
         report = cluster.supervisor.reports[0]
