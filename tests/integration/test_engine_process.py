@@ -52,12 +52,14 @@ class NotingStarter(SubprocessStarter):
     def __init__(self, backend: str) -> None:
         self.lines: list[str] = []
         self.pids: list[int] = []
+        self.pid_of: dict[str, int] = {}
         super().__init__(backend=backend, on_line=self.lines.append)
 
     async def run(self, spec: Any, *, task_status: Any = anyio.TASK_STATUS_IGNORED) -> int:
         class Noting:
             def started(_, child: ChildProcess) -> None:
                 self.pids.append(child.pid)
+                self.pid_of[child.name] = child.pid
                 task_status.started(child)
 
         return await super().run(spec, task_status=Noting())  # type: ignore[arg-type]
@@ -127,7 +129,7 @@ async def test_an_engine_that_is_killed_under_load_is_back_soon(anyio_backend: s
         front_end.add(request(1, SLOW, max_tokens=100))
         front_end.add(request(2, SLOW, max_tokens=30), 1)
         await front_end.wait_until(lambda: len(front_end.tokens(1)) > 0)
-        os.kill(cluster.starter.pids[0], signal.SIGKILL)
+        os.kill(cluster.starter.pid_of["engine 0"], signal.SIGKILL)
         report = await cluster.wait_for(D, seconds=1.0)
         assert (report.cause or "").startswith("killed by SIGKILL, by another process")
         await front_end.wait_until(lambda: len(front_end.ready) == 3)
