@@ -25,6 +25,7 @@ from triolet.core.loop import Wakeup, loop_poster
 from triolet.errors import (
     EngineDeadError,
     InvalidRequestError,
+    JoinError,
     ModelLoadError,
     OverloadedError,
     RequestError,
@@ -98,8 +99,8 @@ class Engine(EngineControl):
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Load, report started, serve until :meth:`stop` or cancelled.
 
-        Raises ModelLoadError or UsageError when the model cannot be loaded, EngineDeadError when the
-        engine fails later.
+        Raises ModelLoadError or UsageError when the model cannot be loaded, JoinError when no machine with an
+        engine comes, EngineDeadError when the engine fails later.
         """
         if self._is_used:
             raise RuntimeError("an Engine runs once; make a new one")
@@ -108,7 +109,7 @@ class Engine(EngineControl):
         try:
             with anyio.CancelScope() as self._scope:
                 await self._serve(task_status)
-        except (ModelLoadError, UsageError, EngineDeadError) as exc:
+        except (ModelLoadError, UsageError, JoinError, EngineDeadError) as exc:
             self._die(exc)
             raise
         except Exception as exc:

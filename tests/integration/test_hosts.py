@@ -177,7 +177,7 @@ async def test_nodes_may_come_late_and_strangers_may_not(cluster: Cluster) -> No
     }, said  # fmt: skip
     assert "secret" in said["secret"].splitlines()[-1]
     assert "speaks version 1 of the protocol, this one version 2" in said["version"].splitlines()[-1]
-    assert "block_size is 32 here and 16 there" in said["options"].splitlines()[-1]
+    assert "block_size is 32 at the head, 16 at the node" in said["options"].splitlines()[-1]
     await cluster.whole()
     for rank in range(3):
         async with cluster.load(cluster.jobs(4), rank) as verdicts:

@@ -287,7 +287,7 @@ def test_other_options_than_the_heads_and_a_missing_secret_are_usage_errors(byte
     head, node = machines()
     with running(byte_llama, head, (*node, "--block-size", "64"), is_ready=False) as (_, refused):
         assert refused.wait(60) == 2, refused.log
-        assert "block_size is 32 here and 64 there" in refused.log
+        assert "block_size is 32 at the head, 64 at the node" in refused.log
     with running(byte_llama, node, is_ready=False, environment={"TRIOLET_CLUSTER_SECRET": ""}) as (bare,):
         assert bare.wait() == 2
         assert "TRIOLET_CLUSTER_SECRET" in bare.log

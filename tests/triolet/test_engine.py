@@ -16,6 +16,7 @@ from triolet.errors import (
     EngineDeadError,
     EngineGenerateError,
     InvalidRequestError,
+    JoinError,
     OverloadedError,
     PromptTooLongError,
     UsageError,
@@ -375,6 +376,13 @@ class TestErrors:
         assert engine.state is EngineState.DEAD
         with pytest.raises(EngineDeadError, match="device lost"):
             await engine.submit("abc")
+
+    async def test_machines_that_do_not_come_are_named_as_they_are(self, byte_model: Path) -> None:
+        def open_nothing(*_: Any) -> Any:
+            raise JoinError("no machine with rank 0")
+
+        with pytest.raises(JoinError, match=r"^no machine with rank 0$"):
+            await Engine(model=str(byte_model), client_factory=open_nothing).run()
 
     async def test_statistics_count_everything(self, byte_model: Path) -> None:
         async with make(byte_model) as engine:

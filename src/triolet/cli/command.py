@@ -70,10 +70,10 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         run: Callable[[argparse.Namespace], int] = namespace.run
         return run(namespace)
     except UsageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        _complain(f"{parser.prog}: {error}")
         return 2
     except TrioletError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        _complain(f"{parser.prog}: {error}")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -81,6 +81,14 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         # The reader of our output has gone (`triolet complete … | head`); the exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _complain(message: str) -> None:
+    """Write it to the standard error. Where nothing can be written the exit code has to tell alone."""
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:  # a full disk, or a reader that has gone; what is in the buffer must not fail the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _open_standard_files() -> None:

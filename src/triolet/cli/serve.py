@@ -6,7 +6,10 @@ Knows nothing of HTTP: it makes a ``ServeArgs`` and hands it to whatever serves 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from triolet.args import ServeArgs
 from triolet.cli.console import set_up_access_log, set_up_logging
@@ -58,7 +61,24 @@ def run(namespace: argparse.Namespace) -> int:
     set_up_logging(args.log_level)
     if args.access_log != "off":
         set_up_access_log()
-    return run_on_loop(_serve_of(args), args)
+    with _leaving_on_signals():
+        return run_on_loop(_serve_of(args), args)
+
+
+@contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """End with exit code 0 at once, until there is a server that takes signals itself.
+
+    Importing what serves takes a second on a busy machine, and nothing is there yet that had to be given
+    back.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda *_: os._exit(0)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _serve_of(args: ServeArgs) -> Callable[[ServeArgs], Awaitable[int]]:

@@ -160,7 +160,7 @@ class Head:
         fields = [name for name in names if self._config.get(name) != join.config.get(name)]
         if fields:
             said = "; ".join(
-                f"{name} is {self._config.get(name)!r} here and {join.config.get(name)!r} there"
+                f"{name} is {self._config.get(name)!r} at the head, {join.config.get(name)!r} at the node"
                 for name in fields
             )
             return Refused(f"the two were started with different options: {said}", tuple(fields))

@@ -1,6 +1,7 @@
 """What a child process writes: passed on line by line, the last lines kept to tell why it died.
 
-Where the interpreter says what was fatal, that is kept, however long the traces are that follow.
+Where the interpreter says what was fatal, that is kept, however long the traces are that follow. What the
+child logs in passing tells nothing of a death.
 
 This module knows no process and no event loop.
 """
@@ -8,6 +9,7 @@ This module knows no process and no event loop.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +21,8 @@ FATAL = "Fatal Python error: "
 NUM_LAST_LINES = 20
 MAX_LINE_BYTES = 8192
 NUM_TOLD_LINES = 5
+LOGGED_IN_PASSING = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING) ")
+"""How lines of the log begin that tell of nothing that went wrong."""
 
 
 class OutputLines:
@@ -50,7 +54,7 @@ class OutputLines:
         if text.startswith(FATAL):
             self.last.clear()
         is_told = len(self.last) == NUM_LAST_LINES and self.last[0].startswith(FATAL)
-        if not is_told:
+        if not is_told and LOGGED_IN_PASSING.match(text) is None:
             self.last.append(text)
         self._on_line(text)
 

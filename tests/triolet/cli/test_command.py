@@ -34,6 +34,12 @@ def test_a_wrong_option_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str
     assert captured.out == ""
 
 
+def test_the_exit_code_tells_even_where_nothing_can_be_written() -> None:
+    command = [sys.executable, "-m", "server", "--port", "-1"]
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(command, stderr=full, check=False).returncode == 2
+
+
 def test_no_command_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "COMMAND" in capsys.readouterr().err

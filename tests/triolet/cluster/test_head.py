@@ -65,8 +65,8 @@ async def test_a_node_that_is_silent_is_lost() -> None:
     [
         ((1, 3), CONFIG, ("data_parallel_start_rank", "data_parallel_size_local"), "expected, 1, 2: check"),
         ((), CONFIG, ("data_parallel_start_rank", "data_parallel_size_local"), "ranks none are not"),
-        ((1,), CONFIG | {"model": "n"}, ("model",), "options: model is 'm' here and 'n' there"),
-        ((1,), {"model": "m", "dtype": "f"}, ("block_size", "dtype"), "dtype is None here and 'f' there"),
+        ((1,), CONFIG | {"model": "n"}, ("model",), "options: model is 'm' at the head, 'n' at the node"),
+        ((1,), {"model": "m", "dtype": "f"}, ("block_size", "dtype"), "None at the head, 'f' at the node"),
     ],
 )
 async def test_one_that_does_not_fit_is_told_which_option(

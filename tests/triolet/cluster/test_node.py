@@ -193,7 +193,7 @@ async def test_other_options_than_the_heads_are_the_users_mistake() -> None:
         pass
     assert isinstance(node.outcome, UsageError)
     assert node.outcome.param == "block_size"
-    assert "block_size is 32 here and 64 there" in str(node.outcome)
+    assert "block_size is 32 at the head, 64 at the node" in str(node.outcome)
 
 
 async def test_a_lost_head_ends_the_engines() -> None:

@@ -38,6 +38,17 @@ def test_a_line_without_an_end_is_cut_and_bytes_that_are_no_text_are_shown() -> 
     assert lines == ["x" * MAX_LINE_BYTES, "x" * MAX_LINE_BYTES, "xxx\\xff"]
 
 
+def test_what_is_logged_in_passing_tells_nothing_of_a_death() -> None:
+    lines: list[str] = []
+    output = OutputLines(lines.append)
+    told = ["2026-11-30 11:44:18,858 ERROR [engine 0] triolet.runtime: no memory", "terminate called"]
+    output.feed(
+        "\n".join(["2026-11-30 11:44:18,857 INFO [engine 0] triolet.runtime: ready", *told, ""]).encode()
+    )
+    assert len(lines) == 3
+    assert list(output.last) == told
+
+
 def test_what_was_fatal_is_kept_before_all_that_follows() -> None:
     output = OutputLines(lambda line: None)
     lines = ["Fatal Python error: Aborted", *(str(number) for number in range(2 * NUM_LAST_LINES))]
