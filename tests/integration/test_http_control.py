@@ -57,13 +57,16 @@ async def test_an_abort_overtakes_a_wait_and_a_second_resume_changes_nothing(
             group.start_soon(keep, "abort", control, "/pause?mode=abort")
             await eventually(lambda: running.engine.statistics().outcomes == {"abort": 1})
             runner.gate.set()
-        assert {name: code for name, (code, _) in told.items()} == {"request": 503, "wait": 200, "abort": 200}
+        assert {name: code for name, (code, _) in told.items()} == {"request": 200, "wait": 200, "abort": 200}
+        assert told["request"][1]["choices"][0]["finish_reason"] == "abort"
         assert runner.num_steps == 1, "nothing was waited for"
         await control(running, "/wake_up")
         assert [(await control(running, "/resume"))[0] for _ in range(2)] == [200, 200]
         assert (await ask(running, LONG))[0] == 200
 
 
+# httpx leaves the body of a request that is cancelled to the garbage collector, of which Trio warns.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", range(2))
 async def test_no_order_of_calls_breaks_the_engine(
     anyio_backend_name: str, byte_model: Path, seed: int

@@ -175,7 +175,7 @@ def test_options_that_leave_no_token_are_the_callers_mistake(
     client: openai.OpenAI, *, is_streamed: bool
 ) -> None:
     """A client tries a server error again, in vain."""
-    with pytest.raises(openai.BadRequestError, match="structured_outputs forbid every one") as caught:
+    with pytest.raises(openai.BadRequestError, match="response_format forbid every one") as caught:
         client.chat.completions.create(
             model="smollm2", messages=QUESTION, response_format={"type": "json_object"},
             extra_body={"min_tokens": 3, "allowed_token_ids": [5]}, stream=is_streamed,
