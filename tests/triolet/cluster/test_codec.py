@@ -92,7 +92,7 @@ def test_whole_numbers_do_for_floats() -> None:
     assert from_plain(Everything, ("a", b"", False, 2)).ratio == 2.0
 
 
-@pytest.mark.parametrize("value", [{1}, 2**70, object(), "\ud800"])
+@pytest.mark.parametrize("value", [{1}, 2**70, object()])
 def test_what_has_no_place_in_msgpack_cannot_be_sent(value: object) -> None:
     with pytest.raises(WireError, match="cannot be sent"):
         pack(value)

@@ -47,6 +47,7 @@ async def test_leaving_waits_for_the_call_under_way_even_when_cancelled() -> Non
         task_group.start_soon(use)
         await anyio.to_thread.run_sync(started.wait)
         task_group.cancel_scope.cancel()
+        assert begun.wait(30), "or both would be refused"
         threading.Timer(0.01, gate.set).start()
     assert ended.is_set()
 
@@ -72,10 +73,15 @@ async def test_a_last_call_that_does_not_end_in_time_is_given_up() -> None:
 
 async def test_calls_not_begun_fail_and_the_thread_ends() -> None:
     before = threading.active_count()
-    gate, ran = threading.Event(), []
+    begun, gate, ran = threading.Event(), threading.Event(), []
+
+    def wait_for_gate() -> bool:
+        begun.set()
+        return gate.wait(30)
+
     errors: list[BaseException | None] = []
     async with DeviceThread() as thread:
-        thread.submit(lambda: gate.wait(30), lambda result, error: errors.append(error))
+        thread.submit(wait_for_gate, lambda result, error: errors.append(error))
         thread.submit(lambda: ran.append(1), lambda result, error: errors.append(error))
         threading.Timer(0.01, gate.set).start()
     assert not ran
