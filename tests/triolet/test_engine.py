@@ -230,6 +230,9 @@ class TestScope:
         assert scope.cancelled_caught
         assert runner.is_closed
         assert not [t for t in threading.enumerate() if t.name == "triolet-device"]
+        for thread in threading.enumerate():
+            if thread.name == "background":  # warming up was given up: it ends by itself, soon
+                thread.join(30)
         assert threading.active_count() <= num_threads + 1  # a worker thread of the loop may idle
 
     async def test_two_engines_at_once(self, byte_model: Path) -> None:

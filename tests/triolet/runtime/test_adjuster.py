@@ -93,7 +93,7 @@ def test_what_is_wrong_is_told_by_position_and_takes_nothing_along() -> None:
     logits[3, 5] = np.nan
     errors = adjuster.adjust(logits, rows)
     assert sorted(errors) == [1, 3]
-    assert "fails_after_a_token returned an array of shape ()" in errors[1]
+    assert "fails_after_a_token returned None; it must return the logits" in errors[1]
     assert errors[3] == "the model's logits are not finite"
     assert logits[4].tolist() == counts(4)
     adjuster.commit(rows[0], (6,))
