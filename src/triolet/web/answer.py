@@ -1,4 +1,4 @@
-"""What completions and chat completions share: the head of an answer, and streaming it or folding it.
+"""What all kinds of answers share: a head, and that they are streamed or read to the end.
 
 Knows nothing of the choices in an answer.
 """
@@ -14,20 +14,24 @@ from quart import Response, request
 
 from triolet.errors import ModelNotFoundError
 from triolet.web.body import BodyTimeoutError, discard_body
-from triolet.web.generation import FoldedChoice, Generation, Usage
+from triolet.web.generation import Delta, Generation, Usage
 from triolet.web.headers import given_request_id
 from triolet.web.request_scope import request_scope
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
-from triolet.web.sse import ChunkShape, event_stream_response
+from triolet.web.sse import StreamShape, event_stream_response
 
 __all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "finish_response", "json_response"]
 
 
-class AnswerShape(ChunkShape, Protocol):
+class AnswerShape(StreamShape, Protocol):
     """How one kind of answer is written, streamed and not."""
 
-    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response: ...
+    def add(self, delta: Delta) -> None:
+        """Take the next delta of an answer that is not streamed."""
+
+    def plain(self, usage: Usage) -> Response:
+        """The answer that the deltas add up to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,13 @@ async def answer(
     request_scope().generation = generation
     if is_streamed:
         return await event_stream_response(generation, shape, ping_interval=ping_interval)
-    choices: dict[int, FoldedChoice] = {}
     try:
         while not generation.is_finished:
             for delta in await generation.next():
-                choices.setdefault(delta.index, FoldedChoice(delta.index)).add(delta)
+                shape.add(delta)
     finally:
         generation.abort()
-    return shape.plain([choices[index] for index in sorted(choices)], generation.usage)
+    return shape.plain(generation.usage)
 
 
 def json_response(content: Any, status: int = 200) -> Response:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import msgspec
 from quart import Blueprint, Response, request
 
+from triolet.errors import TrioletError
 from triolet.request import FinishReason
 from triolet.text.parsed_text import ToolCallDelta, fold_calls
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
-from triolet.web.chat_request import blaming_sent_fields, prepare_chat
-from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
+from triolet.web.chat_request import prepare_chat, submit_chat
+from triolet.web.generation import (
+    Delta,
+    FoldedChoice,
+    FoldedChoices,
+    Usage,
+    counting_refusals,
+    require_serving,
+)
 from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import ChatLogprobs, prompt_logprobs_of
 from triolet.web.messages import check_num_messages
@@ -33,10 +40,11 @@ class ChatShape:
     def __init__(self, head: AnswerHead, tokenizer: TokenText, body: ChatBody) -> None:
         self._head = head
         self._tokenizer = tokenizer
+        self._choices = FoldedChoices()
         self._num_choices = body.num_choices
         self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs = ChatLogprobs(tokenizer)
-        self.frame = ChunkFrame(
+        self._frame = ChunkFrame(
             head.as_mapping("chat.completion.chunk"), is_usage_included=body.is_usage_included
         )
 
@@ -51,7 +59,7 @@ class ChatShape:
             events += self._chunk(delta.index, {"content": delta.text}, logprobs)
         elif delta.text:
             text = msgspec.json.encode(delta.text)
-            events += self.frame.chunk(
+            events += self._frame.chunk(
                 b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
                 % (delta.index, text)
             )
@@ -59,7 +67,17 @@ class ChatShape:
             events += self._chunk(delta.index, {}, last=delta)
         return events
 
-    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response:
+    def closing(self, usage: Usage) -> bytes:
+        return self._frame.closing(usage)
+
+    def failure(self, error: TrioletError) -> bytes:
+        return self._frame.failure(error)
+
+    def add(self, delta: Delta) -> None:
+        self._choices.add(delta)
+
+    def plain(self, usage: Usage) -> Response:
+        choices = self._choices.in_order()
         content = self._head.as_mapping("chat.completion") | {
             "choices": [self._choice(choice) for choice in choices],
             "usage": usage.as_mapping(),
@@ -84,7 +102,7 @@ class ChatShape:
         last: Delta | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, **_ending(last)}
-        return self.frame.chunk(msgspec.json.encode(choice))
+        return self._frame.chunk(msgspec.json.encode(choice))
 
 
 def _ending(last: Delta | None) -> dict[str, Any]:
@@ -137,23 +155,9 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
             require_serving(engine)
             with body.blaming_its_own_fields():
                 chat = prepare_chat(engine, body, params, messages)
-        blaming = partial(blaming_sent_fields, body, chat)
-        with blaming():
-            submit = partial(
-                engine.submit_chat,
-                chat.messages,
-                chat.params,
-                request_id=head.id,
-                options=options,
-                **chat.rendering,
-            )
-            generation = await submit_all(
-                [submit],
-                num_choices=body.num_choices,
-                amend=chat.reader,
-                blaming=blaming,
-                is_leaving=settings.is_leaving,
-            )
+        generation = await submit_chat(
+            engine, body, chat, request_id=head.id, options=options, is_leaving=settings.is_leaving
+        )
         shape = ChatShape(head, engine.tokenizer, body)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from triolet.errors import InvalidRequestError
+from triolet.request import RequestOptions
 from triolet.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputs
 from triolet.text.json_schema import SchemaError, parse_schema, prepare_schema
 from triolet.text.parsed_text import AnswerParser, ChainedParser
@@ -19,12 +21,12 @@ from triolet.text.reasoning import ReasoningFormat
 from triolet.text.tool_grammar import CallGrammar
 from triolet.text.tool_parsers.tool_format import ToolFormat
 from triolet.web.call_errors import CallErrors
-from triolet.web.generation import Delta
+from triolet.web.generation import Delta, Generation, submit_all
 from triolet.web.schema import ChatBody
 from triolet.web.serving_engine import MessageText, ServingEngine, TokenText
 from triolet.web.tools import ToolUse
 
-__all__ = ["AnswerReader", "ChatRequest", "blaming_sent_fields", "prepare_chat"]
+__all__ = ["AnswerReader", "ChatRequest", "blaming_sent_fields", "prepare_chat", "submit_chat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,44 @@ def prepare_chat(
         is_reasoning_included=body.include_reasoning is not False,
     )
     return ChatRequest(messages, params, rendering, reader, errors)
+
+
+async def submit_chat(
+    engine: ServingEngine,
+    body: ChatBody,
+    chat: ChatRequest,
+    *,
+    request_id: str,
+    options: RequestOptions,
+    is_leaving: Callable[[], bool],
+    blaming: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Generation:
+    """The engine's work on a prepared chat, whose deltas are told apart.
+
+    ``blaming`` is around what the engine finds wrong, where ``body`` was made of fields of other names.
+    """
+
+    @contextmanager
+    def blaming_what_was_sent() -> Iterator[None]:
+        with blaming(), blaming_sent_fields(body, chat):
+            yield
+
+    with blaming_what_was_sent():
+        submit = partial(
+            engine.submit_chat,
+            chat.messages,
+            chat.params,
+            request_id=request_id,
+            options=options,
+            **chat.rendering,
+        )
+        return await submit_all(
+            [submit],
+            num_choices=body.num_choices,
+            amend=chat.reader,
+            blaming=blaming_what_was_sent,
+            is_leaving=is_leaving,
+        )
 
 
 def _enforced(

@@ -8,11 +8,20 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, request
 
+from triolet.errors import TrioletError
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity
 from triolet.web.body import read_body
 from triolet.web.echo import Echo
-from triolet.web.generation import Delta, FoldedChoice, Usage, counting_refusals, require_serving, submit_all
+from triolet.web.generation import (
+    Delta,
+    FoldedChoice,
+    FoldedChoices,
+    Usage,
+    counting_refusals,
+    require_serving,
+    submit_all,
+)
 from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import CompletionLogprobs, prompt_logprobs_of
 from triolet.web.schema import CompletionBody, decode_body
@@ -29,9 +38,10 @@ class CompletionShape:
     def __init__(self, head: AnswerHead, tokenizer: TokenText, body: CompletionBody) -> None:
         self._head = head
         self._tokenizer = tokenizer
+        self._choices = FoldedChoices()
         self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
-        self.frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=body.is_usage_included)
+        self._frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=body.is_usage_included)
 
     def opening(self) -> bytes:
         return b""
@@ -44,13 +54,22 @@ class CompletionShape:
             choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":null}' % (delta.index, text)
         else:
             choice = msgspec.json.encode(self._choice(delta.index, delta.text, delta, delta.logprobs))
-        return self.frame.chunk(choice)
+        return self._frame.chunk(choice)
 
-    def plain(self, choices: list[FoldedChoice], usage: Usage) -> Response:
+    def closing(self, usage: Usage) -> bytes:
+        return self._frame.closing(usage)
+
+    def failure(self, error: TrioletError) -> bytes:
+        return self._frame.failure(error)
+
+    def add(self, delta: Delta) -> None:
+        self._choices.add(delta)
+
+    def plain(self, usage: Usage) -> Response:
         return json_response(
             self._head.as_mapping("text_completion")
             | {
-                "choices": [self._plain_choice(choice) for choice in choices],
+                "choices": [self._plain_choice(choice) for choice in self._choices.in_order()],
                 "usage": usage.as_mapping(),
             }
         )

@@ -25,6 +25,7 @@ from triolet.web.serving_engine import OutputStream, ServingEngine
 __all__ = [
     "Delta",
     "FoldedChoice",
+    "FoldedChoices",
     "Generation",
     "PromptPart",
     "Usage",
@@ -87,6 +88,19 @@ class FoldedChoice:
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+
+class FoldedChoices:
+    """The sums of the deltas of all choices."""
+
+    def __init__(self) -> None:
+        self._by_index: dict[int, FoldedChoice] = {}
+
+    def add(self, delta: Delta) -> None:
+        self._by_index.setdefault(delta.index, FoldedChoice(delta.index)).add(delta)
+
+    def in_order(self) -> list[FoldedChoice]:
+        return [self._by_index[index] for index in sorted(self._by_index)]
 
 
 @dataclass(slots=True)

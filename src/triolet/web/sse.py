@@ -1,4 +1,4 @@
-"""Server-sent events: a generation as a stream of chunks that always ends in ``[DONE]``.
+"""Server-sent events: a generation as a stream that always has an end, and the chunks of OpenAI's streams.
 
 The parts of a chunk that never change are encoded once. Knows the frame of a chunk, not the choices in it.
 """
@@ -15,9 +15,9 @@ from quart import Response
 
 from triolet.errors import EngineGenerateError, TrioletError
 from triolet.web.errors import error_body
-from triolet.web.generation import Delta, Generation
+from triolet.web.generation import Delta, Generation, Usage
 
-__all__ = ["ChunkFrame", "ChunkShape", "EventStream", "event_stream_response"]
+__all__ = ["ChunkFrame", "EventStream", "StreamShape", "event_stream_response"]
 
 logger = logging.getLogger("triolet.web")
 
@@ -32,27 +32,38 @@ class ChunkFrame:
     """
 
     def __init__(self, head: dict[str, Any], *, is_usage_included: bool) -> None:
-        self.is_usage_included = is_usage_included
+        self._is_usage_included = is_usage_included
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if is_usage_included else b"]}\n\n"
 
     def chunk(self, choice: bytes) -> bytes:
         return self._head + choice + self._tail
 
-    def usage_chunk(self, usage: dict[str, object]) -> bytes:
-        return self._head + b'],"usage":' + msgspec.json.encode(usage) + b"}\n\n"
+    def closing(self, usage: Usage) -> bytes:
+        """What comes after the last choice."""
+        if not self._is_usage_included:
+            return DONE
+        return self._head + b'],"usage":' + msgspec.json.encode(usage.as_mapping()) + b"}\n\n" + DONE
+
+    def failure(self, error: TrioletError) -> bytes:
+        """What comes instead of the rest."""
+        return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n" + DONE
 
 
-class ChunkShape(Protocol):
+class StreamShape(Protocol):
     """How one kind of answer is streamed."""
-
-    frame: ChunkFrame
 
     def opening(self) -> bytes:
         """What comes before any delta."""
 
     def chunks(self, delta: Delta) -> bytes:
-        """The chunks of one delta, possibly none."""
+        """The events of one delta, possibly none."""
+
+    def closing(self, usage: Usage) -> bytes:
+        """What comes after the last delta."""
+
+    def failure(self, error: TrioletError) -> bytes:
+        """What comes instead of the rest."""
 
 
 class EventStream:
@@ -65,7 +76,7 @@ class EventStream:
     """
 
     def __init__(
-        self, generation: Generation, shape: ChunkShape, first: Sequence[Delta], *, ping_interval: float
+        self, generation: Generation, shape: StreamShape, first: Sequence[Delta], *, ping_interval: float
     ) -> None:
         self._generation = generation
         self._shape = shape
@@ -112,20 +123,18 @@ class EventStream:
         if not self._generation.is_finished:
             return events
         self._is_ended = True
-        if self._shape.frame.is_usage_included:
-            events += self._shape.frame.usage_chunk(self._generation.usage.as_mapping())
-        return events + DONE
+        return events + self._shape.closing(self._generation.usage)
 
     def _end_with(self, error: Exception) -> bytes:
         self._is_ended = True
         if not isinstance(error, TrioletError):
             logger.error("unexpected error while streaming an answer", exc_info=error)
             error = EngineGenerateError("Internal server error; its cause is in the server's log.")
-        return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n" + DONE
+        return self._shape.failure(error)
 
 
 async def event_stream_response(
-    generation: Generation, shape: ChunkShape, *, ping_interval: float
+    generation: Generation, shape: StreamShape, *, ping_interval: float
 ) -> Response:
     """Start a streamed answer once the first output is there, so that an early error keeps its status.
 

@@ -15,7 +15,7 @@ from triolet.request import FinishReason, TokenLogprobs
 from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.errors import RequestAbortedError
-from triolet.web.generation import Delta, FoldedChoice, Generation, require_serving, submit_all
+from triolet.web.generation import Delta, FoldedChoice, FoldedChoices, Generation, require_serving, submit_all
 
 pytestmark = pytest.mark.anyio
 PARAMS = SamplingParams(max_tokens=100, output_kind=RequestOutputKind.DELTA)
@@ -167,6 +167,15 @@ def test_folding_joins_texts_and_logprobs() -> None:
     assert fold.logprobs is None
     assert fold.last is not None
     assert fold.last.finish_reason is FinishReason.LENGTH
+
+
+def test_choices_are_folded_apart_and_come_in_order() -> None:
+    choices = FoldedChoices()
+    for index, text in ((1, "c"), (0, "a"), (1, "d"), (0, "b")):
+        choices.add(
+            Delta(index=index, text=text, logprobs=None, finish_reason=None, stop_reason=None, seed=1)
+        )
+    assert [(choice.index, choice.text) for choice in choices.in_order()] == [(0, "ab"), (1, "cd")]
 
 
 def test_what_is_folded_is_not_copied_again_with_each_delta() -> None:
