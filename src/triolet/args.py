@@ -33,6 +33,7 @@ LARGEST = {"num_threads": 1024, "max_num_batched_tokens": 2**17, "num_speculativ
 or more guesses take memory for nothing."""
 
 MAX_NUM_API_SERVERS = 64
+TLS_FILES = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -147,7 +148,7 @@ class EngineArgs(ParallelArgs):
             names = getattr(self, name, ())
             if isinstance(names, str | list):
                 object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
-        for name in ("cache_dir", "chat_template", "api_key_file", "uds", "cluster_secret_file"):
+        for name in ("cache_dir", "chat_template", "api_key_file", "uds", "cluster_secret_file", *TLS_FILES):
             value = getattr(self, name, None)
             if isinstance(value, str | Path):
                 object.__setattr__(self, name, Path(value).expanduser())
@@ -220,6 +221,19 @@ class ServeArgs(EngineArgs):
     uds: Path | None = option(
         None, "Unix socket to listen on instead of an address and a port.", group="http", metavar="PATH"
     )
+    ssl_certfile: Path | None = option(
+        None, "PEM file with the certificate and those between it and its authority, to serve HTTPS with; "
+        "read again when it changes.",
+        group="http", metavar="FILE",
+    )  # fmt: skip
+    ssl_keyfile: Path | None = option(
+        None, "PEM file with the certificate's key; in the certificate's own file if not given.",
+        group="http", metavar="FILE",
+    )  # fmt: skip
+    ssl_ca_certs: Path | None = option(
+        None, "PEM file with the authorities of which each client must show a certificate.",
+        group="http", metavar="FILE",
+    )  # fmt: skip
     backend: Backend = option("asyncio", "Event loop; asyncio uses uvloop where installed.", group="http")
     api_key: str | None = option(
         None, "Key that requests must carry, or several with names: 'alice:key1 bob:key2'; TRIOLET_API_KEY "
@@ -268,11 +282,23 @@ class ServeArgs(EngineArgs):
             raise usage_error(self, "api_server_count", f"must be {MAX_NUM_API_SERVERS} or less")
         if not 0 <= self.port <= 65535:
             raise usage_error(self, "port", "must be in [0, 65535]")
+        self._check_tls()
         for name in ("ping_interval", "drain_lead_time", "shutdown_timeout"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise usage_error(self, name, "must be a number of seconds, 0 or more")
         if self.ping_interval == 0:
             raise usage_error(self, "ping_interval", "must be more than 0")
+
+    def _check_tls(self) -> None:
+        for name in TLS_FILES:
+            if getattr(self, name) is None:
+                continue
+            if self.ssl_certfile is None:
+                raise usage_error(self, name, "needs --ssl-certfile beside it")
+            if self.uds is not None:
+                raise usage_error(
+                    self, name, "is for an address: what comes by --uds never leaves the machine"
+                )
 
     def launch_shape(self) -> LaunchShape:
         """The processes that these options ask for."""

@@ -77,6 +77,9 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "backend": [None, "curio", 1],
     "api_key": NOT_A_STRING,
     "uds": [5, True, b"x", ["x"]],
+    "ssl_certfile": [5, True, b"x", ["x"]],
+    "ssl_keyfile": [5, True, "key.pem"],
+    "ssl_ca_certs": [5, True, "authorities.pem"],
     "api_key_file": [5, True, b"x", ["x"]],
     "admin_api_key": NOT_A_STRING,
     "max_body_bytes": [*NOT_POSITIVE, None],
@@ -153,6 +156,13 @@ def test_a_draft_model_and_its_use_go_together(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="go together"):
         EngineArgs(**options)
     EngineArgs(speculation="draft", draft_model="tiny")
+
+
+def test_tls_is_for_addresses_alone() -> None:
+    args = ServeArgs(ssl_certfile="~/c.pem", ssl_keyfile="k.pem")  # type: ignore[arg-type]
+    assert (args.ssl_certfile, args.ssl_keyfile) == (Path("~/c.pem").expanduser(), Path("k.pem"))
+    with pytest.raises(UsageError, match="--ssl-certfile"):
+        ServeArgs(ssl_certfile=Path("c.pem"), uds=Path("s"))
 
 
 def test_paths_and_names_may_be_plain_strings() -> None:

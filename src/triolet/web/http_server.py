@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -30,11 +31,33 @@ TESTED_VERSIONS = ("0.18.",)
 logger = logging.getLogger("triolet.web")
 
 
+HANDSHAKE_SECONDS = 10.0
+"""How long a client may take to agree on TLS. Others are accepted meanwhile."""
+
+
+class _Config(Config):
+    """With TLS from a context that is there already."""
+
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def ssl_enabled(self) -> bool:
+        return self.tls is not None
+
+    def create_ssl_context(self) -> ssl.SSLContext | None:
+        return self.tls
+
+
 async def serve_http(
-    app: Quart, listener: socket.socket, backend: Backend, must_stop: Callable[[], Awaitable[Any]]
+    app: Quart,
+    listener: socket.socket,
+    backend: Backend,
+    must_stop: Callable[[], Awaitable[Any]],
+    *,
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten."""
-    config = _config(listener)
+    config = _config(listener, tls)
     _install_patches(backend)
     if backend == "trio":
         import hypercorn.trio
@@ -56,16 +79,22 @@ def _install_patches(backend: Backend) -> None:
         return
     install_http1()
     if backend == "trio":
-        # Imported here, because it needs Hypercorn's Trio worker.
+        # Imported here, because each needs Hypercorn's worker for the loop.
         from triolet.web.fast_write import install_fast_write
 
         install_fast_write()
+    else:
+        from triolet.web.tls_close import install_tls_close
+
+        install_tls_close()
 
 
-def _config(listener: socket.socket) -> Config:
+def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> Config:
     errors = logging.getLogger("triolet.web.hypercorn")
     errors.setLevel(logging.WARNING)
-    config = Config()
+    config = _Config()
+    config.tls = tls
+    config.ssl_handshake_timeout = HANDSHAKE_SECONDS
     config.bind = [f"fd://{listener.detach()}"]
     config.errorlog = errors
     config.graceful_timeout = GRACEFUL_SECONDS

@@ -11,6 +11,7 @@ from triolet.cluster.processes import SubprocessStarter
 from triolet.cluster.transport import SocketTransport
 from triolet.web.console import write_line
 from triolet.web.listener import listen
+from triolet.web.tls import open_tls
 
 __all__ = ["launch"]
 
@@ -20,9 +21,10 @@ API_SERVER_ROLE = "triolet.web.api_process:api_server"
 async def launch(args: ServeArgs) -> int:
     """Serve until a signal or a failure; the exit code.
 
-    Raises UsageError if the address cannot be listened on. Runs in the main thread only.
+    Raises UsageError if the address or a certificate cannot be used. Runs in the main thread only.
     """
     credentials = launch_credentials(args)
+    open_tls(args)  # each API server will: what is wrong with the files is better said before there are any
     listener = listen(args)
     try:
         return await Launcher(

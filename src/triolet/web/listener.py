@@ -59,13 +59,13 @@ def open_unix_listener(path: Path) -> socket.socket:
     return listener
 
 
-def address_url(listener: socket.socket) -> str:
+def address_url(listener: socket.socket, scheme: str = "http") -> str:
     """``http://host:port`` as a client on this machine reaches it; ``http://localhost`` on a Unix socket."""
     if listener.family == socket.AF_UNIX:
-        return "http://localhost"
+        return f"{scheme}://localhost"
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _remove_if_dead(path: Path) -> None:

@@ -29,6 +29,7 @@ from triolet.web.listener import address_url, listen
 from triolet.web.middleware import OpenRequests
 from triolet.web.peers import Peers
 from triolet.web.serving_engine import ServingEngine
+from triolet.web.tls import open_tls
 
 __all__ = ["Server", "serve"]
 
@@ -43,8 +44,8 @@ async def serve(args: ServeArgs) -> int:
     """Serve until a signal or the death of the engine; the exit code: 0, 1 if the engine died, or 2 if an
     option turned out to be wrong while it loaded.
 
-    Raises :class:`UsageError` if the address cannot be listened on. Runs in the main thread only, where
-    signals arrive.
+    Raises :class:`UsageError` if the address or a certificate cannot be used. Runs in the main thread
+    only, where signals arrive.
     """
     from triolet.engine import Engine
 
@@ -78,7 +79,8 @@ class Server:
         self._args = args
         self._engine = engine
         self._listener = listener
-        self._url = address_url(listener)
+        self._tls = open_tls(args)
+        self._url = address_url(listener, "http" if self._tls is None else "https")
         self._announce = announce or write_line
         self._exit_now = exit_now
         self._signals = _signals_of(args) if signals is None else signals
@@ -168,7 +170,10 @@ class Server:
 
     async def _run_http(self) -> None:
         try:
-            await serve_http(self._app, self._listener, self._args.backend, self._must_close_http.wait)
+            await serve_http(
+                self._app, self._listener, self._args.backend, self._must_close_http.wait,
+                tls=None if self._tls is None else self._tls.context,
+            )  # fmt: skip
         finally:
             self._is_http_closed.set()
 
@@ -184,15 +189,21 @@ class Server:
         is_first = True
         async for number in signals:
             if number == signal.SIGHUP:
-                group.start_soon(self._restart_ranks)
+                self._on_hang_up(group)
                 continue
             if not is_first or self._is_leaving:
                 self._exit_now(128 + number)
             is_first = False
             group.start_soon(self.drain)
 
+    def _on_hang_up(self, group: anyio.abc.TaskGroup) -> None:
+        if self._tls is not None:
+            self._tls.reload()
+        if not self._args.launch_shape().is_one_process:
+            group.start_soon(self._restart_ranks)
+
     async def _restart_ranks(self) -> None:
-        """Replace one engine process after the other, as SIGHUP asks for."""
+        """Replace one engine process after the other."""
         try:
             await self._engine.restart_ranks(seconds=self._args.shutdown_timeout)
         except TrioletError as error:
@@ -202,17 +213,20 @@ class Server:
 
     def _announce_ready(self) -> None:
         model = self._engine.model_names[0]
-        socket_option = "" if self._args.uds is None else f"--unix-socket {shlex.quote(str(self._args.uds))} "
+        curl_option = "" if self._args.uds is None else f"--unix-socket {shlex.quote(str(self._args.uds))} "
+        if self._tls is not None:
+            curl_option = "--insecure "  # the certificate is for a name, not for the address shown
         place = self._url if self._args.uds is None else f"the socket {self._args.uds}, {self._url}"
         self._announce(f"{model} is ready at {place} (OpenAI base URL: {self._url}/v1). Try it:")
         key = key_option(self._args.api_key, self._args.api_key_file)
-        self._announce(_curl_command(socket_option + self._url, model, key))
+        self._announce(_curl_command(curl_option + self._url, model, key))
 
 
 def _signals_of(args: ServeArgs) -> list[signal.Signals]:
-    """Those that are obeyed. A hang-up replaces engine processes where there are some."""
+    """Those that are obeyed. A hang-up reads certificates again and replaces engine processes, if any."""
     numbers = [signal.SIGTERM, signal.SIGINT]
-    return numbers if args.launch_shape().is_one_process else [*numbers, signal.SIGHUP]
+    has_use = args.ssl_certfile is not None or not args.launch_shape().is_one_process
+    return [*numbers, signal.SIGHUP] if has_use else numbers
 
 
 class _WhenReady(TaskStatus[None]):

@@ -56,7 +56,8 @@ async def serving(
     lines: list[str] = []
     exits: list[int] = []
     server = Server(args, engine, listener, announce=lines.append, exit_now=exits.append)
-    async with httpx.AsyncClient(base_url=address_url(listener), timeout=30, transport=transport) as client:
+    url = address_url(listener, "http" if args.ssl_certfile is None else "https")
+    async with httpx.AsyncClient(base_url=url, timeout=30, transport=transport) as client:
         running = Running(server, engine, port, client, lines, exits)
         async with anyio.create_task_group() as group:
 
