@@ -12,7 +12,10 @@ from tests.hygiene.source_files import ROOT
 
 from triolet.cli.command import make_parser
 
-TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/python -m pytest"
+TEST_COMMAND = (
+    "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && "
+    ".venv/bin/python -m pytest -n 2 --dist worksteal"
+)
 SERVE_COMMAND = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/python -m server"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 
 import httpx
 
-__all__ = ["ADMIN", "Holdings", "Server", "ask_all", "free_port", "running", "wait_until"]
+__all__ = ["ADMIN", "Holdings", "Server", "ask_all", "running", "wait_until"]
 
 ROOT = Path(__file__).parents[2]
 ADMIN = {"Authorization": "Bearer root"}
@@ -131,16 +130,6 @@ def wait_until(
     while not condition():
         assert time.monotonic() < deadline, describe()
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """The first of several ports in a row that are free."""
-    while True:
-        with suppress(OSError), socket.create_server(("127.0.0.1", 0)) as first:
-            port: int = first.getsockname()[1]
-            for offset in (1, 2):
-                socket.create_server(("127.0.0.1", port + offset)).close()
-            return port
 
 
 def start(model: Path, *options: str, environment: dict[str, str] | None = None) -> Server:

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.shapes import ADMIN, Holdings, Server, ask_all, free_port, running, wait_until
+from tests.integration.shapes import ADMIN, Holdings, Server, ask_all, running, wait_until
+from tests.ports import free_port
 
 from triolet import LLM, SamplingParams
 
@@ -37,7 +38,7 @@ SHUTDOWN_SECONDS = 1
 
 def machines(*head: str, num_local: int = 1) -> list[tuple[str, ...]]:
     """The options of a head with ``num_local`` of two ranks, and of a machine with the others."""
-    port = ("--data-parallel-rpc-port", str(free_port()), *TWO)
+    port = ("--data-parallel-rpc-port", str(free_port(3)), *TWO)
     local = ("--data-parallel-size-local", str(num_local))
     rest = ("--data-parallel-start-rank", str(num_local), "--data-parallel-size-local", str(2 - num_local))
     return [(*port, *local, *head), ("--headless", *port, *rest)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import anyio
 import httpx
 import pytest
 from tests.leaks.census import child_processes
+from tests.ports import free_port
 from tests.triolet.cluster.gone import is_gone
 
 from triolet import LLM, Engine, SamplingParams
@@ -182,11 +182,6 @@ class Machine:
         return self.process.returncode, written
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def complete(port: int) -> str:
     body = {"model": "bytes", "prompt": "abc", "max_tokens": 4, "temperature": 0}
     deadline = time.monotonic() + 60
@@ -207,7 +202,8 @@ def complete(port: int) -> str:
 @pytest.mark.parametrize("killed", [None, 0, 1])
 def test_two_machines_share_a_rank(byte_llama: Path, killed: int | None) -> None:
     """Orderly, and with the one or the other killed: each ends in time, with the right exit code."""
-    master, port = free_port(), free_port()
+    master = free_port(2)
+    port = master + 1
     worker = Machine(byte_llama, 1, master, "--headless")
     head = Machine(byte_llama, 0, master, "--port", str(port), "--served-model-name", "bytes")
     try:

@@ -1,44 +1,31 @@
-"""An engine with nothing to do uses no CPU, whatever was done before."""
+"""An engine with nothing to do does nothing: no step is computed, and no thread wakes up."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+import json
+import os
+import subprocess
+import sys
 
-import anyio
 import pytest
-from tests.fakes import FakeRunner, fake_client
+from tests.leaks.idle import Second
 
-from triolet import Engine, SamplingParams
-from triolet.request import RequestOptions
-
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-async def seconds_used_in_a_second() -> float:
-    """Of CPU, by the whole process."""
-    before = time.process_time()
-    await anyio.sleep(1)
-    return time.process_time() - before
+MAX_WAKE_UPS = 10
+"""More in a second than without an engine; what looks around every 50 ms would have 20."""
+MAX_CPU_SECONDS = 0.1
+"""Of a second; a thread that waits busily takes all of it that the machine has left."""
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-async def test_a_second_of_idling_costs_no_cpu(byte_model: Path, *, is_paused: bool) -> None:
-    runner = FakeRunner()
-    options = RequestOptions(timeout=3600)
-    params = SamplingParams(max_tokens=20)
-    async with Engine(model=str(byte_model), client_factory=fake_client(runner, depth=2)) as engine:
-        async for _ in engine.generate("abc", params, options=options):
-            pass
-        if is_paused:
-            await engine.pause("keep")
-            stream = await engine.submit("abc", params, options=options)
-        await anyio.wait_all_tasks_blocked()
-        num_steps = runner.num_steps
-        used = [await seconds_used_in_a_second()]
-        while used[-1] > 0.02 and len(used) < 3:  # what earlier tests left may be collected meanwhile
-            used.append(await seconds_used_in_a_second())
-        assert min(used) < 0.02
-        assert runner.num_steps == num_steps
-        if is_paused:
-            stream.abort()
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_idle_engine_and_a_paused_one_use_no_cpu(backend: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "tests.leaks.idle", backend]
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
+    seconds = {name: Second(**counts) for name, counts in json.loads(output).items()}
+    without = seconds.pop("no engine")
+    assert list(seconds) == ["idle", "paused"]
+    for second in seconds.values():
+        assert second.num_steps == 0
+        assert second.num_wake_ups <= without.num_wake_ups + MAX_WAKE_UPS
+        assert second.cpu_seconds <= without.cpu_seconds + MAX_CPU_SECONDS

@@ -132,7 +132,7 @@ class TestAllOrNothing:
         assert runner.num_steps == 0
         check_usable(llm)
 
-    @pytest.mark.parametrize("prompts", [None, 5, 1.5, b"abc", {"a": 1}, object()], ids=repr)
+    @pytest.mark.parametrize("prompts", [None, 5, 1.5, b"abc", {"a": 1}, object], ids=repr)
     def test_what_is_no_prompt_at_all(self, llm: LLM, prompts: Any) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             llm.generate(prompts)

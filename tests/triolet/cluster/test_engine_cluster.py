@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskStatus
+from tests.ports import free_port
 from tests.triolet.cluster.clusters import FakeEngines
 from tests.triolet.cluster.nodes import CREDENTIALS, TRANSPORT
 
@@ -25,11 +26,6 @@ from triolet.errors import ConflictError, JoinError, UsageError
 pytestmark = pytest.mark.anyio
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1]) - 1
-
-
 class Cluster:
     """Rank 0 here unless ``num_local`` is 0, rank 1 on another machine."""
 
@@ -38,7 +34,7 @@ class Cluster:
         self.phases: list[str] = []
         self.args = EngineArgs(
             num_threads=1, data_parallel_size=2, data_parallel_size_local=num_local,
-            data_parallel_rpc_port=free_port(), **options,
+            data_parallel_rpc_port=free_port(3), **options,
         )  # fmt: skip
         self.places = front_end_places(self.args.launch_shape(), CREDENTIALS.random_bytes)
         self.cluster = EngineCluster(

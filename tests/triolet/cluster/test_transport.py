@@ -12,6 +12,8 @@ from anyio.abc import SocketAttribute, SocketStream
 from triolet.cluster.transport import Address, SocketTransport
 from triolet.errors import UsageError
 
+NAMED = Address(name=f"triolet-test-{os.getpid()}")
+
 
 @pytest.mark.parametrize(
     ("text", "address"),
@@ -43,7 +45,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    "address", [Address("127.0.0.1"), Address("::1"), Address(name="triolet-test-tr")], ids=str
+    "address", [Address("127.0.0.1"), Address("::1"), NAMED], ids=["IPv4", "IPv6", "name"]
 )
 async def test_a_connection_carries_bytes(address: Address) -> None:
     transport = SocketTransport()
@@ -64,7 +66,7 @@ async def test_a_connection_carries_bytes(address: Address) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("address", [Address("127.0.0.1"), Address(name="triolet-test-twice")], ids=str)
+@pytest.mark.parametrize("address", [Address("127.0.0.1"), NAMED], ids=["IPv4", "name"])
 async def test_an_address_is_taken_once_and_free_again_afterwards(address: Address) -> None:
     transport = SocketTransport()
     for _ in range(2):
@@ -80,7 +82,7 @@ async def test_an_address_is_taken_once_and_free_again_afterwards(address: Addre
 @pytest.mark.anyio
 async def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = SocketTransport()
-    listener = await transport.listen(Address(name="triolet-test-user"))
+    listener = await transport.listen(NAMED)
     async with await transport.connect(listener.address) as stream:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         with pytest.raises(PermissionError, match="belongs to user"):

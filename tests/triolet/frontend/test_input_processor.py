@@ -42,7 +42,8 @@ class TestPrompts:
         "prompt",
         [
             {}, {"prompt": [1]}, {"prompt_token_ids": 5}, {"prompt": "a", "multi_modal_data": {}},
-            "", [], (), None, 5, 1.5, True, b"abc", bytearray(b"a"), {"a": 1}, {1, 2}, iter([1]), object(),
+            "", [], (), None, 5, 1.5, True, b"abc", bytearray(b"a"), {"a": 1}, {1, 2},
+            pytest.param(iter([1]), id="an iterator"), pytest.param(object(), id="an object"),
             ["a"], [1, "a"], [True], [1.0], [None], [[1]], [-1], [VOCAB_SIZE], [2**70], [1, -(2**70)],
             "\ud800",
         ],
@@ -83,8 +84,8 @@ class TestChat:
 
     @pytest.mark.parametrize(
         "messages",
-        [None, 5, "Hi", b"Hi", {"role": "user"}, iter(HI), [], [5], ["Hi"], [None], [{}], [{"role": 5}],
-         [{"role": "user", "content": 5}]],
+        [None, 5, "Hi", b"Hi", {"role": "user"}, pytest.param(iter(HI), id="an iterator"), [], [5], ["Hi"],
+         [None], [{}], [{"role": 5}], [{"role": "user", "content": 5}]],
         ids=repr,
     )  # fmt: skip
     def test_all_else_is_refused_naming_the_messages(self, inputs: InputProcessor, messages: Any) -> None:
