@@ -14,9 +14,9 @@ from quart import Response, request
 
 from triolet.errors import ModelNotFoundError
 from triolet.web.body import BodyTimeoutError, discard_body
+from triolet.web.errors import is_messages_route
 from triolet.web.generation import Delta, Generation, Usage
-from triolet.web.headers import given_request_id
-from triolet.web.request_scope import request_scope
+from triolet.web.request_scope import request_name, request_scope
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.sse import StreamShape, event_stream_response
@@ -83,15 +83,10 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 async def finish_response(response: Response) -> Response:
-    """What every answer gets: the whole request has been read, and it is named.
-
-    The name is the caller's ``X-Request-Id``, else the id of the answer, else a new one.
-    """
+    """What every answer gets: the whole request has been read, and it is named."""
     if response.status_code == BodyTimeoutError.status or not await discard_body(request):
         response.headers["Connection"] = "close"
-    given = given_request_id()
-    if given is not None:
-        response.headers["X-Request-Id"] = given
-    elif "X-Request-Id" not in response.headers:
-        response.headers["X-Request-Id"] = request_scope().answer_id or f"req-{secrets.token_hex(12)}"
+    response.headers["X-Request-Id"] = request_name()
+    if is_messages_route():
+        response.headers["Request-Id"] = request_name()
     return response

@@ -17,6 +17,7 @@ from triolet.statistics import EngineState
 from triolet.web.access_log import AccessLog
 from triolet.web.admission import Admission
 from triolet.web.answer import finish_response
+from triolet.web.anthropic.messages_api import add_message_routes
 from triolet.web.auth import ADMIN_ENVIRONMENT_VARIABLE, key_check, make_key_ring, resolve_api_key
 from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
@@ -56,6 +57,7 @@ def blueprint(
     routes.before_request(admission.admit)
     add_completion_routes(routes, engine, settings)
     add_chat_routes(routes, engine, settings)
+    add_message_routes(routes, engine, settings)
     add_model_routes(routes, engine, settings)
     add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)

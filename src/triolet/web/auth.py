@@ -1,6 +1,6 @@
 """The API keys: which route asks for which kind of key, and who is asking.
 
-Knows the ``Authorization`` header and nothing of what the routes do.
+Knows the headers that keys come in and nothing of what the routes do.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def caller_identity(user: str | None = None) -> str:
         return key.name
     if user:
         return user
-    given = request.headers.get("Authorization", "")
+    given = request.headers.get("Authorization") or request.headers.get("X-Api-Key", "")
     return hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()[:16] if given else ""
 
 
@@ -110,10 +110,20 @@ def _identify(key: ApiKey) -> None:
 
 
 def _required_key(keys: KeyRing) -> ApiKey:
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not given.strip():
-        raise AuthenticationError("An API key is needed: send it as 'Authorization: Bearer <key>'.")
-    key = keys.find(given.strip())
+    given = _given_key()
+    if not given:
+        raise AuthenticationError(
+            "An API key is needed: send it as 'Authorization: Bearer <key>', or as 'X-Api-Key: <key>'."
+        )
+    key = keys.find(given)
     if key is None:
         raise AuthenticationError("The API key is wrong.")
     return key
+
+
+def _given_key() -> str:
+    """The key that was sent; clients that have one of each kind mean the bearer's."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and given.strip():
+        return given.strip()
+    return request.headers.get("X-Api-Key", "").strip()

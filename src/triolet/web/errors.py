@@ -1,6 +1,7 @@
-"""Every error as an OpenAI error object with its HTTP status; nothing ever answers in HTML.
+"""Every error as an object of the API it belongs to, with its HTTP status; nothing ever answers in HTML.
 
-Knows :mod:`triolet.errors` and Quart's exceptions, not the routes that raise them.
+It is OpenAI's, but for the routes of the Messages API. Knows :mod:`triolet.errors` and Quart's exceptions,
+not the routes that raise them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,17 @@ from triolet.errors import (
     RequestTooLargeError,
     TrioletError,
 )
+from triolet.web.anthropic.errors import message_error_body
 from triolet.web.nearest_route import nearest_route
+from triolet.web.request_scope import request_name
 
-__all__ = ["RequestAbortedError", "error_body", "error_response", "install_error_handlers"]
+__all__ = [
+    "RequestAbortedError",
+    "error_body",
+    "error_response",
+    "install_error_handlers",
+    "is_messages_route",
+]
 
 logger = logging.getLogger("triolet.web")
 
@@ -56,11 +65,15 @@ def error_body(error: TrioletError) -> dict[str, Any]:
     }
 
 
+def is_messages_route() -> bool:
+    """Whether the request is one of the Messages API, whether such a route exists or not."""
+    return "/v1/messages" in request.path
+
+
 def error_response(error: TrioletError) -> Response:
     """The whole answer: status, JSON body and the headers that go with the status."""
-    response = Response(
-        msgspec.json.encode(error_body(error)), status=error.status, content_type="application/json"
-    )
+    body = message_error_body(error, request_name()) if is_messages_route() else error_body(error)
+    response = Response(msgspec.json.encode(body), status=error.status, content_type="application/json")
     if isinstance(error, OverloadedError):
         response.headers["Retry-After"] = str(error.retry_after)
     elif isinstance(error, EngineDeadError | RequestAbortedError):

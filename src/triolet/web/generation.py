@@ -165,6 +165,8 @@ class Generation:
     def usage(self) -> Usage:
         """The tokens of all choices so far."""
         usage = Usage()
+        for index, stream in self._open.items():
+            usage.prompt_tokens += 0 if index in self._last else len(stream.prompt_token_ids)
         for output in self._last.values():
             usage.prompt_tokens += len(output.prompt_token_ids)
             usage.completion_tokens += 0 if self._is_prompt_only else output.num_output_tokens

@@ -5,16 +5,20 @@ Knows ASGI, and what a request generates; nothing of the routes.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from quart import request
 
-from triolet.web.generation import Generation
+from triolet.web.headers import given_request_id
 from triolet.web.middleware import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "request_scope"]
+if TYPE_CHECKING:
+    from triolet.web.generation import Generation
+
+__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "request_name", "request_scope"]
 
 SCOPE_KEY = "triolet.request"
 
@@ -27,6 +31,8 @@ class RequestScope:
     request_id: str | None = None
     """The caller's own name for it."""
     answer_id: str | None = None
+    made_id: str = field(default_factory=lambda: f"req-{secrets.token_hex(12)}")
+    """Its name where there is no other."""
     key_name: str = ""
     generation: Generation | None = None
 
@@ -60,3 +66,9 @@ def request_scope() -> RequestScope:
     found = cast("Scope", request.scope)[SCOPE_KEY]
     assert isinstance(found, RequestScope), "the blueprint installs the middleware"
     return found
+
+
+def request_name() -> str:
+    """What an answer calls its request: what the caller does, else the answer's id, else one made here."""
+    scope = request_scope()
+    return given_request_id() or scope.answer_id or scope.made_id

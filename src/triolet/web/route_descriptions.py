@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from triolet.core.control import PauseMode, SleepPart
+from triolet.web.anthropic.schema import CountTokensBody, MessagesBody
 from triolet.web.control_api import AbortBody, RestartBody
 from triolet.web.schema import ChatBody, CompletionBody
 from triolet.web.tokens_api import DetokenizeBody, TokenizeBody
@@ -64,6 +65,10 @@ ROUTES: tuple[Route, ...] = (
         "/v1/completions", "Continue a text, or token ids.", "generation",
         body=CompletionBody, example={"prompt": "One, two,", "max_tokens": 8}, is_streamable=True,
     ),
+    _post(
+        "/v1/messages", "Answer a conversation, as Anthropic's Messages API does.", "generation",
+        body=MessagesBody, example={"messages": _HELLO, "max_tokens": 12}, is_streamable=True,
+    ),
     _get("/v1/models", "The names that requests may use.", "generation"),
     _get(
         "/v1/models/{name}", "One of those names.", "generation",
@@ -72,6 +77,10 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "/v1/chat/completions/render", "The prompt that a conversation becomes, without an answer.", "tokens",
         body=ChatBody, example={"messages": _HELLO},
+    ),
+    _post(
+        "/v1/messages/count_tokens", "The number of tokens that the same conversation begins with.", "tokens",
+        body=CountTokensBody, example={"messages": _HELLO},
     ),
     _post(
         "/tokenize", "The tokens of a text or of a conversation.", "tokens",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,6 +31,7 @@ from triolet.web.tools import Tool, ToolUse, tool_use_of
 
 __all__ = [
     "ChatBody",
+    "CheckedBody",
     "CompletionBody",
     "GenerationBody",
     "StreamOptions",
@@ -328,7 +329,17 @@ def _with_token_ids(logit_bias: Mapping[str, float]) -> dict[int, float]:
         ) from None
 
 
-Body = TypeVar("Body", bound=GenerationBody)
+class CheckedBody(Protocol):
+    """What :func:`decode_body` makes: a struct that knows which other fields ask for nothing."""
+
+    neutral_fields: ClassVar[Mapping[str, tuple[Any, ...]]]
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    def check(self) -> None:
+        """Check what the types cannot say. Raises :class:`InvalidRequestError`."""
+
+
+Body = TypeVar("Body", bound=CheckedBody)
 
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:

@@ -23,7 +23,7 @@ from triolet.web.schema import ChatBody, TokenId, decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 
-__all__ = ["DetokenizeBody", "TokenizeBody", "add_token_routes"]
+__all__ = ["DetokenizeBody", "TokenizeBody", "add_token_routes", "rendered_prompt"]
 
 LONG_INPUT = 4096
 """Characters or token ids above which the work is done beside the event loop."""
@@ -99,7 +99,7 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
         require_serving(engine)
         with body.blaming_its_own_fields():
             chat = prepare_chat(engine, body, params, messages)
-        return json_response(await _beside_the_loop(partial(_prompt, engine, chat), len(str(messages))))
+        return json_response(await rendered_prompt(engine, chat))
 
 
 def _tokenize(engine: ServingEngine, body: TokenizeBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -129,6 +129,11 @@ def _prompt(engine: ServingEngine, chat: ChatRequest) -> dict[str, Any]:
     text = _render(engine, chat.messages, **chat.rendering)
     token_ids = _encode(engine, text, "messages", add_special_tokens=False)
     return {"prompt": text, "token_ids": token_ids} | _counted(engine, token_ids)
+
+
+async def rendered_prompt(engine: ServingEngine, chat: ChatRequest) -> dict[str, Any]:
+    """The prompt of a prepared chat: ``prompt``, ``token_ids``, and how many these are."""
+    return await _beside_the_loop(partial(_prompt, engine, chat), len(str(chat.messages)))
 
 
 async def _beside_the_loop(work: Callable[[], T], length: int) -> T:
