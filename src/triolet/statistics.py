@@ -54,6 +54,8 @@ class RankState(StrEnum):
     """It finishes what it has and takes nothing new."""
     DOWN = "down"
     """It ended, or cannot be reached; it may come back."""
+    LEFT = "left"
+    """Its machine was told to leave, and did; it may come back."""
     DEAD = "dead"
     """It ended for good."""
 

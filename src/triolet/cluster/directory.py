@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import anyio
 
@@ -59,15 +60,22 @@ class Directory:
             self._reports[report.rank] = report
             self._note(report.rank)
 
-    def mark_down(self, ranks: Iterable[int], cause: str) -> None:
-        """Say of ranks that nothing is heard of them any more, and why.
+    def mark_down(
+        self,
+        ranks: Iterable[int],
+        cause: str,
+        state: Literal[RankState.DOWN, RankState.LEFT] = RankState.DOWN,
+    ) -> None:
+        """Say of ranks that nothing is heard of them any more, and why; what one told of its end stays.
 
         Whoever reports of them next is believed, whatever number its clock has it count from.
         """
         for rank in ranks:
             self._unheard.add(rank)
+            known = self._reports[rank]
+            has_told = known.state in (RankState.DOWN, RankState.DEAD) and known.cause is not None
             self._reports[rank] = replace(
-                self._reports[rank], state=RankState.DOWN, cause=cause, load=None, phase=None
+                known, state=state, cause=known.cause if has_told else cause, load=None, phase=None
             )
             self._note(rank)
 

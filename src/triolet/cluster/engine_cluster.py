@@ -21,10 +21,12 @@ from triolet.cluster.messages import RankReport
 from triolet.cluster.processes import ProcessStarter
 from triolet.cluster.rank_supervisor import RankSupervisor
 from triolet.cluster.reception import FrontEndPlace, cannot_listen
+from triolet.cluster.restart_turn import RestartTurn
 from triolet.cluster.shared_options import cluster_secret, shared_options
 from triolet.cluster.transport import Address, Listener, Transport
+from triolet.cluster.wording import numbered
 from triolet.core.errors import single_error
-from triolet.errors import ConflictError, JoinError
+from triolet.errors import JoinError
 from triolet.statistics import RankState
 
 __all__ = ["EngineCluster", "launch_credentials"]
@@ -88,7 +90,7 @@ class EngineCluster:
                 [str(place.far) for place in places], credentials, liveness_timeout=args.liveness_timeout,
             )  # fmt: skip
         self._was_ready = self._is_leaving = False
-        self._restarting: int | None = None
+        self._restart_turn = RestartTurn()
         self._left = anyio.Event()
 
     @property
@@ -135,16 +137,13 @@ class EngineCluster:
 
         Raises ConflictError where there is none to replace, EngineDeadError where none comes.
         """
-        if self._supervisor is None or rank not in self._shape.local_ranks:
-            raise ConflictError(f"engine {rank} runs on another machine: send SIGHUP to its launcher there")
-        if self._restarting is not None:
-            raise ConflictError(f"engine {self._restarting} is being restarted: one at a time")
-        logger.info("engine %d is to be restarted", rank)
-        self._restarting = rank
-        try:
-            await self._supervisor.restart(rank, seconds)
-        finally:
-            self._restarting = None
+        with self._restart_turn.of(rank):
+            logger.info("engine %d is to be restarted", rank)
+            if self._supervisor is not None and rank in self._shape.local_ranks:
+                await self._supervisor.restart(rank, seconds)
+            else:
+                assert self._head is not None, "it runs on another machine"
+                await self._head.restart(rank, seconds)
 
     # ------------------------------------------------------------------ other machines
 
@@ -171,12 +170,14 @@ class EngineCluster:
         timeout = self._args.cluster_join_timeout
         with anyio.move_on_after(timeout):
             while head.missing_ranks:
-                logger.info("waiting at %s for machines with %s", place, _ranks(head.missing_ranks))
+                logger.info("waiting at %s for machines with %s", place, numbered("rank", head.missing_ranks))
                 self._tell_phase(self.directory.reports)
                 with anyio.move_on_after(WAITING_SECONDS):
                     await head.wait_changed()
             return
-        said = f"no machine with {_ranks(head.missing_ranks)} has come to {place} within {timeout:g} s"
+        said = (
+            f"no machine with {numbered('rank', head.missing_ranks)} has come to {place} within {timeout:g} s"
+        )
         if not self._shape.local_ranks and len(head.missing_ranks) == len(self._shape.remote_ranks):
             raise JoinError(f"{said} (--cluster-join-timeout), and there are no engines here")
         logger.warning("%s; going on without, and taking it in whenever it comes", said)
@@ -204,8 +205,4 @@ class EngineCluster:
                 yield f"engine {report.rank}: {report.phase or report.cause or report.state}"
         missing = [] if self._head is None else self._head.missing_ranks
         if missing:
-            yield f"waiting for machines with {_ranks(missing)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+            yield f"waiting for machines with {numbered('rank', missing)}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -18,8 +19,21 @@ from triolet.cluster.directory import Directory
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, serve_links
 from triolet.cluster.link import Link, LinkClosedError
-from triolet.cluster.messages import Drain, Join, RankReports, Refused, Topology, Welcome
+from triolet.cluster.messages import (
+    Drain,
+    Join,
+    Leaving,
+    RankReports,
+    Refused,
+    Result,
+    Topology,
+    Welcome,
+)  # fmt: skip
+from triolet.cluster.rank_calls import CallLostError, RankCalls
 from triolet.cluster.transport import Listener
+from triolet.cluster.wording import is_or_are, numbered
+from triolet.errors import ConflictError, EngineDeadError
+from triolet.statistics import RankState
 
 __all__ = ["Head"]
 
@@ -28,6 +42,20 @@ LOSS_PATIENCE = 2.0
 """How many liveness time-outs a node may take to be known as lost, when another has come with its ranks."""
 
 logger = logging.getLogger("triolet.cluster")
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """One that has joined, what it is asked, and whether it has said that it leaves."""
+
+    link: Link
+    join: Join
+    calls: RankCalls
+    leaving: Leaving | None = None
+
+    @property
+    def name(self) -> str:
+        return f"node {self.join.node}"
 
 
 class Head:
@@ -53,14 +81,14 @@ class Head:
         self._front_ends = tuple(front_ends)
         self._credentials = credentials
         self._liveness_timeout = liveness_timeout
-        self._nodes: dict[Link, Join] = {}
+        self._nodes: list[_Node] = []
         self._changed = anyio.Event()
         self._drain: Drain | None = None
 
     @property
     def missing_ranks(self) -> list[int]:
         """Ranks that no node has."""
-        joined = {rank for join in self._nodes.values() for rank in join.ranks}
+        joined = {rank for node in self._nodes for rank in node.join.ranks}
         return sorted(self._ranks - joined)
 
     async def wait_changed(self) -> None:
@@ -74,14 +102,27 @@ class Head:
     def set_front_ends(self, front_ends: Sequence[str]) -> None:
         """From here on nodes are to serve these."""
         self._front_ends = tuple(front_ends)
-        for link in self._nodes:
-            link.post(Topology(self._front_ends))
+        for node in self._nodes:
+            node.link.post(Topology(self._front_ends))
+
+    async def restart(self, rank: int, seconds: float) -> None:
+        """Have the node of a rank replace its process; return when the new one is ready.
+
+        Raises ConflictError where there is none to replace, EngineDeadError where none comes.
+        """
+        node = next((node for node in self._nodes if rank in node.join.ranks), None)
+        if node is None:
+            raise ConflictError(f"engine {rank} is on a machine that is not here: start that one")
+        try:
+            await node.calls.call("restart_rank", rank, float(seconds))
+        except CallLostError:
+            raise EngineDeadError(f"engine {rank} did not come back: {node.name} is gone") from None
 
     async def drain(self, seconds: float) -> None:
         """Have all nodes finish their requests within ``seconds`` and leave; return once they have."""
         self._drain = Drain(seconds)
-        for link in self._nodes:
-            link.post(self._drain)
+        for node in self._nodes:
+            node.link.post(self._drain)
         while self._nodes:
             await self._changed.wait()
 
@@ -98,14 +139,16 @@ class Head:
             logger.warning("node %s refused: %s", join.node, refusal.reason)
             await link.send(refusal)
             return
-        self._nodes[link] = join
+        node = _Node(link, join, RankCalls(link, f"node {join.node}"))
+        self._nodes.append(node)
         self._note_change()
-        logger.info("node %s joined with ranks %s", join.node, _listed(join.ranks))
+        logger.info("%s joined with %s", node.name, numbered("rank", join.ranks))
         try:
             link.post(Welcome(self._front_ends))
-            await self._follow(link, join)
+            await self._follow(node)
         finally:
-            del self._nodes[link]
+            node.calls.lose()
+            self._nodes.remove(node)
             self._note_change()
 
     async def _wait_until_free(self, join: Join, link: Link) -> None:
@@ -121,23 +164,45 @@ class Head:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _follow(self, link: Link, join: Join) -> None:
+    async def _follow(self, node: _Node) -> None:
         """Pass on what a node reports until it is gone."""
+        ranks = node.join.ranks
         try:
             while True:
-                message = await link.receive()
-                if isinstance(message, RankReports):
-                    self._directory.update(report for report in message.reports if report.rank in join.ranks)
+                match await node.link.receive():
+                    case RankReports(reports):
+                        self._directory.update(report for report in reports if report.rank in ranks)
+                    case Result() as result:
+                        node.calls.settle(result)
+                    case Leaving() as leaving:
+                        node.leaving = leaving
+                        if not leaving.is_failure:
+                            logger.info("%s is leaving: %s", node.name, leaving.reason)
+                    case message:
+                        logger.warning("%s said %s, which is not for its head", node.name, message)
         except LinkClosedError as error:
-            cause = f"node {join.node} is lost: {link.closed_reason}"
-            if self._drain is None:
-                logger.error("%s; its ranks %s are down", cause, _listed(join.ranks))
-            self._directory.mark_down(join.ranks, cause)
+            self._note_end(node)
             raise error from None
+
+    def _note_end(self, node: _Node) -> None:
+        """Say why a node is gone: as it has said itself, or as it was seen from here."""
+        ranks, leaving = node.join.ranks, node.leaving
+        if leaving is not None and not leaving.is_failure:
+            logger.info("%s has left with %s", node.name, numbered("rank", ranks))
+            self._directory.mark_down(ranks, f"{node.name} has left: {leaving.reason}", RankState.LEFT)
+            return
+        if leaving is None:
+            cause = f"{node.name} is lost: {node.link.closed_reason}"
+        else:
+            cause = f"{node.name} has ended: {leaving.reason}"
+        level = logging.ERROR if self._drain is None else logging.INFO
+        logger.log(level, "%s; %s %s down", cause, numbered("rank", ranks), is_or_are(ranks))
+        self._directory.mark_down(ranks, cause)
 
     def _holder(self, join: Join) -> Join | None:
         """Who has any of these ranks."""
-        return next((other for other in self._nodes.values() if set(other.ranks) & set(join.ranks)), None)
+        joined = (node.join for node in self._nodes)
+        return next((other for other in joined if set(other.ranks) & set(join.ranks)), None)
 
     def _refusal(self, join: Join) -> Refused | None:
         if self._drain is not None:
@@ -145,15 +210,16 @@ class Head:
         strange = [rank for rank in join.ranks if rank not in self._ranks]
         if strange or not join.ranks:
             return Refused(
-                f"ranks {_listed(join.ranks)} are not those expected, {_listed(sorted(self._ranks))}: check "
-                "--data-parallel-start-rank and --data-parallel-size-local of both",
+                f"the node has {numbered('rank', join.ranks)}, but what is expected of other machines is "
+                f"{numbered('rank', sorted(self._ranks))}: check --data-parallel-start-rank and "
+                "--data-parallel-size-local of both",
                 ("data_parallel_start_rank", "data_parallel_size_local"),
             )
         holder = self._holder(join)
         if holder is not None:
             return Refused(
-                f"ranks {_listed(join.ranks)} are in part those of node {holder.node} already, which has "
-                f"{_listed(holder.ranks)}: check --data-parallel-start-rank",
+                f"the node has {numbered('rank', join.ranks)}, but node {holder.node}, which is here, has "
+                f"{numbered('rank', holder.ranks)}: check --data-parallel-start-rank",
                 ("data_parallel_start_rank",),
             )
         names = sorted(self._config.keys() | join.config.keys())
@@ -171,7 +237,3 @@ async def _answer_pings(link: Link) -> None:
     with suppress(LinkClosedError):
         await link.receive()
         link.close("a node says nothing before it has its answer")
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks)) or "none"

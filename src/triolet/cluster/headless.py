@@ -7,15 +7,10 @@ engine process after the other. This module knows no request.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
 from triolet.args import ServeArgs
 from triolet.cluster.directory import Directory
@@ -27,7 +22,7 @@ from triolet.cluster.rank_supervisor import RankSupervisor
 from triolet.cluster.shared_options import shared_options
 from triolet.cluster.transport import Address, SocketTransport
 from triolet.core.errors import single_error
-from triolet.errors import TrioletError
+from triolet.core.signals import SignalOrders
 
 __all__ = ["serve_headless"]
 
@@ -58,7 +53,7 @@ async def serve_headless(args: ServeArgs) -> int:
     )  # fmt: skip
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(_Signals(node, args.shutdown_timeout).watch, tasks)
+            await tasks.start(_signal_orders(node, args.shutdown_timeout).obey)
             await node.run()
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -68,37 +63,12 @@ async def serve_headless(args: ServeArgs) -> int:
     return 0
 
 
-class _Signals:
-    """What signals mean to a node. ``exit_now`` ends the process."""
+def _signal_orders(node: HeadlessNode, shutdown_timeout: float) -> SignalOrders:
+    async def leave(signal_name: str) -> None:
+        logger.info("draining: the engines finish their requests and end")
+        await node.stop(shutdown_timeout, signal_name)
 
-    def __init__(
-        self, node: HeadlessNode, shutdown_timeout: float, exit_now: Callable[[int], Any] = os._exit
-    ) -> None:
-        self._node = node
-        self._shutdown_timeout = shutdown_timeout
-        self._exit_now = exit_now
-        self._is_leaving = False
+    async def restart() -> None:
+        await node.restart(shutdown_timeout)
 
-    async def watch(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            await self._obey(signals, tasks)
-
-    async def _obey(self, signals: AsyncIterator[signal.Signals], tasks: TaskGroup) -> None:
-        async for number in signals:
-            if number == signal.SIGHUP:
-                tasks.start_soon(self._restart)
-            elif self._is_leaving:
-                self._exit_now(128 + number)
-            else:
-                self._is_leaving = True
-                logger.info("draining: the engines finish their requests and end")
-                tasks.start_soon(self._node.stop, self._shutdown_timeout)
-
-    async def _restart(self) -> None:
-        try:
-            await self._node.restart(self._shutdown_timeout)
-        except TrioletError as error:
-            logger.error("the engines are not restarted: %s", error)
-        else:
-            logger.info("all engines are restarted")
+    return SignalOrders(leave=leave, restart=restart)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
 from triolet.args import ServeArgs
 from triolet.cluster.api_server_process import ApiServerProcess
@@ -29,6 +27,7 @@ from triolet.cluster.rank_args import plain_args
 from triolet.cluster.reception import FrontEndPlace, front_end_places
 from triolet.cluster.transport import Transport
 from triolet.core.errors import single_error
+from triolet.core.signals import SignalOrders
 from triolet.errors import TrioletError, UsageError
 from triolet.statistics import FrontendStatistics
 
@@ -98,7 +97,7 @@ class Launcher:
         """Serve until a signal or a failure; the exit code: 0, 1, or 2 where an option turned out wrong."""
         try:
             async with anyio.create_task_group() as tasks:
-                await tasks.start(self._watch_signals, tasks)
+                await tasks.start(self._signal_orders().obey)
                 self._cluster.directory.subscribe(self._tell_reports)
                 tasks.start_soon(self._run_engines)
                 for server in self._servers:
@@ -128,23 +127,17 @@ class Launcher:
             await self._drain_servers(FAILURE_SECONDS)
             self._is_done.set()
 
-    async def _watch_signals(self, tasks: TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            task_status.started()
-            await self._obey(signals, tasks)
+    def _signal_orders(self) -> SignalOrders:
+        return SignalOrders(
+            leave=self._drain,
+            restart=self._restart_ranks,
+            is_leaving=lambda: self._is_leaving,
+            exit_now=self._exit_now,
+        )
 
-    async def _obey(self, signals: AsyncIterator[signal.Signals], tasks: TaskGroup) -> None:
-        async for number in signals:
-            if number == signal.SIGHUP:
-                tasks.start_soon(self._restart_ranks)
-            elif self._is_leaving:
-                self._exit_now(128 + number)
-            else:
-                self._is_leaving = True
-                tasks.start_soon(self._drain)
-
-    async def _drain(self) -> None:
+    async def _drain(self, signal_name: str) -> None:
         """Leave in phases, all of them before one point in time."""
+        self._is_leaving = True
         deadline = anyio.current_time() + self._args.drain_lead_time + self._args.shutdown_timeout
         logger.info("draining: the API servers answer what is under way")
         await self._drain_servers(self._args.shutdown_timeout)
@@ -192,13 +185,8 @@ class Launcher:
 
     async def _restart_ranks(self) -> None:
         """Replace one engine process after the other, as SIGHUP asks for."""
-        try:
-            for rank in self._cluster.local_ranks:
-                await self._restart_rank(rank, self._args.shutdown_timeout)
-        except (TrioletError, WireError) as error:
-            logger.error("the engines are not restarted: %s", error)
-        else:
-            logger.info("all engines are restarted")
+        for report in self._cluster.directory.reports:
+            await self._restart_rank(report.rank, self._args.shutdown_timeout)
 
     async def _call_peers(self, index: int, method: str, arguments: Sequence[Any]) -> list[Any]:
         """The answers of all API servers but one."""

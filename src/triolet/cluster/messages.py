@@ -226,6 +226,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """From a headless node: it is about to leave, and why: it was told to, or something failed."""
+
+    reason: str
+    is_failure: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RankReports:
     """What is known of some ranks: up from nodes, down to API servers."""
 
@@ -266,13 +274,13 @@ class Pong:
 
 Message = (
     Start | Topology | Drain | Stop | Phase | Ready | Beat | Dead | Add | Abort | Outputs
-    | Join | Welcome | Refused | RankReports | Call | Result | Ping | Pong
+    | Join | Welcome | Refused | RankReports | Leaving | Call | Result | Ping | Pong
 )  # fmt: skip
 
 _TAGS: dict[type[Any], int] = {
     Start: 1, Topology: 2, Drain: 3, Stop: 4, Phase: 5, Ready: 6, Beat: 7, Dead: 8,
     Add: 16, Abort: 17, Outputs: 18,
-    Join: 32, Welcome: 33, Refused: 34, RankReports: 35,
+    Join: 32, Welcome: 33, Refused: 34, RankReports: 35, Leaving: 36,
     Call: 48, Result: 49, Ping: 50, Pong: 51,
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +19,28 @@ from anyio.abc import TaskGroup
 from triolet.cluster.directory import Directory
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, dial
+from triolet.cluster.launcher_link import answer_call
 from triolet.cluster.link import Link, LinkClosedError
-from triolet.cluster.messages import Drain, Join, RankReport, RankReports, Refused, Topology, Welcome
+from triolet.cluster.messages import (
+    Call,
+    Drain,
+    Join,
+    Leaving,
+    RankReport,
+    RankReports,
+    Refused,
+    Topology,
+    Welcome,
+)  # fmt: skip
 from triolet.cluster.rank_supervisor import RankSupervisor
+from triolet.cluster.restart_turn import RestartTurn
 from triolet.cluster.transport import Address, Transport
 from triolet.core.errors import single_error
 from triolet.errors import JoinError, UsageError
 
 __all__ = ["HeadlessNode"]
+
+LAST_WORDS_SECONDS = 1.0
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -59,7 +74,9 @@ class HeadlessNode:
         self._credentials = credentials
         self._join_timeout = join_timeout
         self._liveness_timeout = liveness_timeout
-        self._is_leaving = False
+        self._reason_to_leave: str | None = None
+        self._restart_turn = RestartTurn()
+        self._link: Link | None = None
 
     async def run(self) -> None:
         """Serve until :meth:`stop`, the head's own drain, or the loss of one of the two.
@@ -73,7 +90,7 @@ class HeadlessNode:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._directory.run)
                 tasks.start_soon(self._serve_head)
-                await self._supervisor.run()
+                await self._run_engines()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = single_error(group)
@@ -85,12 +102,39 @@ class HeadlessNode:
         Raises ConflictError where one is not ready, EngineDeadError where a new one does not come.
         """
         for report in self._directory.reports:
-            await self._supervisor.restart(report.rank, seconds)
+            await self._restart_rank(report.rank, seconds)
 
-    async def stop(self, seconds: float) -> None:
-        """Have the engines finish their requests within ``seconds``; then :meth:`run` returns."""
-        self._is_leaving = True
+    async def stop(self, seconds: float, reason: str = "it was told to") -> None:
+        """Have the engines finish their requests within ``seconds``; then :meth:`run` returns.
+
+        ``reason`` is what the head is told.
+        """
+        self._reason_to_leave = reason
+        if self._link is not None:
+            self._link.post(Leaving(reason, is_failure=False))
         await self._supervisor.stop(seconds)
+
+    async def _run_engines(self) -> None:
+        """Keep them going; what they end with, the head is told as the last of them."""
+        try:
+            await self._supervisor.run()
+        except Exception as error:
+            await self._tell_last(Leaving(str(error), is_failure=True))
+            raise
+        await self._tell_last()
+
+    async def _tell_last(self, leaving: Leaving | None = None) -> None:
+        if self._link is None:
+            return
+        self._link.post(RankReports(self._directory.reports))
+        if leaving is not None:
+            self._link.post(leaving)
+        with suppress(LinkClosedError), anyio.move_on_after(LAST_WORDS_SECONDS):
+            await self._link.flush()
+
+    async def _restart_rank(self, rank: int, seconds: float) -> None:
+        with self._restart_turn.of(rank):
+            await self._supervisor.restart(rank, seconds)
 
     async def _serve_head(self) -> None:
         ranks = tuple(report.rank for report in self._directory.reports)
@@ -105,7 +149,7 @@ class HeadlessNode:
                 await self._join(link, ranks)
                 await self._follow(link, tasks)
             except LinkClosedError:
-                if not self._is_leaving:
+                if self._reason_to_leave is None:
                     raise JoinError(f"the head at {self._head} is lost: {link.closed_reason}") from None
             tasks.cancel_scope.cancel()
 
@@ -118,6 +162,7 @@ class HeadlessNode:
         if not isinstance(answer, Welcome):
             raise JoinError(f"the head at {self._head} does not answer as one")
         logger.info("joined the head at %s", self._head)
+        self._link = link
         self._set_front_ends(answer.front_ends)
 
     def _set_front_ends(self, addresses: tuple[str, ...]) -> None:
@@ -137,7 +182,12 @@ class HeadlessNode:
                 message = await link.receive()
                 if isinstance(message, Topology):
                     self._set_front_ends(message.front_ends)
+                elif isinstance(message, Call):
+                    tasks.start_soon(self._answer, link, message)
                 elif isinstance(message, Drain):
-                    tasks.start_soon(self.stop, message.seconds)
+                    tasks.start_soon(self.stop, message.seconds, "the head said so")
         finally:
             self._directory.unsubscribe(report)
+
+    async def _answer(self, link: Link, call: Call) -> None:
+        link.post(await answer_call(call, {"restart_rank": self._restart_rank}))

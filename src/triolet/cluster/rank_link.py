@@ -17,7 +17,8 @@ from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
 __all__ = ["MessagePost", "RankLink", "RoutedRequest"]
 
 FULL_KV_USAGE = 0.9
-LEAVING = frozenset({RankState.DRAINING, RankState.DOWN, RankState.DEAD})
+ENDED = frozenset({RankState.DOWN, RankState.LEFT, RankState.DEAD})
+LEAVING = ENDED | {RankState.DRAINING}
 
 
 class MessagePost(Protocol):
@@ -112,7 +113,7 @@ class RankLink:
         report = self.report
         if report is None or report.cause is None or report.generation < generation:
             return None
-        has_ended = report.generation > generation or report.state in (RankState.DOWN, RankState.DEAD)
+        has_ended = report.generation > generation or report.state in ENDED
         return report.cause if has_ended else None
 
     # ------------------------------------------------------------------ requests

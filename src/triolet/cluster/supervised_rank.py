@@ -155,8 +155,8 @@ class SupervisedRank:
 
     def _budget_spent(self, error: Exception) -> EngineDeadError:
         return EngineDeadError(
-            f"{self.name} died once more after {self._launch.restart_budget} restarts in ten minutes "
-            f"(--engine-restart-budget): {error}"
+            f"{self.name} died, and --engine-restart-budget {self._launch.restart_budget} allows no further "
+            f"restart within ten minutes: {error}"
         )
 
     def _next_process(self) -> RankProcess:

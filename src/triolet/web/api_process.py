@@ -49,7 +49,7 @@ async def _serve(link: Link) -> None:
     engine = Engine(args, client_factory=_client_factory(args, start, launcher))
     launcher.answer({"statistics": _statistics_of(engine)})
     listener = socket.socket(fileno=start.extra["listener"])
-    server = Server(args, engine, listener, announce=launcher.announce, signals=(), peers=launcher)
+    server = Server(args, engine, listener, announce=launcher.announce, obeys_signals=False, peers=launcher)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(launcher.run, server.drain)
         await server.run()

@@ -11,16 +11,16 @@ import json
 import logging
 import os
 import shlex
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
-from triolet.errors import TrioletError, UsageError
+from triolet.core.signals import SignalOrders
+from triolet.errors import UsageError
 from triolet.web.app import create_app
 from triolet.web.auth import key_option
 from triolet.web.console import write_line
@@ -61,8 +61,8 @@ class Server:
     """One run of the server. ``announce`` gets the lines for the user once the server is ready.
 
     ``exit_now`` ends the process when a second signal comes, and when connections or the engine cannot be
-    closed in time. ``signals`` are obeyed, none in a process that somebody else tells to end.
-    ``peers`` are the other servers of the same engines.
+    closed in time. ``obeys_signals``: not in a process that somebody else tells to end. ``peers`` are the
+    other servers of the same engines.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Server:
         *,
         announce: Callable[[str], None] | None = None,
         exit_now: Callable[[int], Any] = os._exit,
-        signals: Sequence[signal.Signals] | None = None,
+        obeys_signals: bool = True,
         peers: Peers | None = None,
     ) -> None:
         self._args = args
@@ -83,7 +83,7 @@ class Server:
         self._url = address_url(listener, "http" if self._tls is None else "https")
         self._announce = announce or write_line
         self._exit_now = exit_now
-        self._signals = _signals_of(args) if signals is None else signals
+        self._obeys_signals = obeys_signals
         self._is_leaving = False
         app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
         self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
@@ -120,7 +120,8 @@ class Server:
     async def run(self) -> int:
         """The exit code. Whatever happens, no task, request or socket is left behind."""
         async with anyio.create_task_group() as group:
-            await group.start(self._watch_signals, group)
+            if self._obeys_signals:
+                await group.start(self._signal_orders().obey)
             group.start_soon(self._run_http)
             group.start_soon(self._run_engine)
             await self._is_done.wait()
@@ -135,7 +136,7 @@ class Server:
         self._is_leaving = True
         await anyio.sleep(self._args.drain_lead_time)
         self._engine.begin_drain()
-        logger.info("draining: no new work; %d requests under way", self._requests.num_open)
+        logger.info("draining: no new work; requests under way: %d", self._requests.num_open)
         with anyio.move_on_after(self._args.shutdown_timeout if seconds is None else seconds):
             await self._engine.wait_idle()
         self._engine.abort_all("the server is shutting down")
@@ -177,39 +178,22 @@ class Server:
         finally:
             self._is_http_closed.set()
 
-    async def _watch_signals(self, group: anyio.abc.TaskGroup, *, task_status: TaskStatus[None]) -> None:
-        if not self._signals:
-            task_status.started()
-            return
-        with anyio.open_signal_receiver(*self._signals) as signals:
-            task_status.started()
-            await self._on_signals(signals, group)
+    def _signal_orders(self) -> SignalOrders:
+        """A hang-up reads certificates again, and replaces engine processes where there are some."""
 
-    async def _on_signals(self, signals: AsyncIterator[signal.Signals], group: anyio.abc.TaskGroup) -> None:
-        is_first = True
-        async for number in signals:
-            if number == signal.SIGHUP:
-                self._on_hang_up(group)
-                continue
-            if not is_first or self._is_leaving:
-                self._exit_now(128 + number)
-            is_first = False
-            group.start_soon(self.drain)
+        async def leave(signal_name: str) -> None:
+            await self.drain()
 
-    def _on_hang_up(self, group: anyio.abc.TaskGroup) -> None:
-        if self._tls is not None:
-            self._tls.reload()
-        if not self._args.launch_shape().is_one_process:
-            group.start_soon(self._restart_ranks)
-
-    async def _restart_ranks(self) -> None:
-        """Replace one engine process after the other."""
-        try:
+        async def restart() -> None:
             await self._engine.restart_ranks(seconds=self._args.shutdown_timeout)
-        except TrioletError as error:
-            logger.error("the engines are not restarted: %s", error)
-        else:
-            logger.info("all engines are restarted")
+
+        return SignalOrders(
+            leave=leave,
+            restart=None if self._args.launch_shape().is_one_process else restart,
+            reload=None if self._tls is None else self._tls.reload,
+            is_leaving=lambda: self._is_leaving,
+            exit_now=self._exit_now,
+        )
 
     def _announce_ready(self) -> None:
         model = self._engine.model_names[0]
@@ -220,13 +204,6 @@ class Server:
         self._announce(f"{model} is ready at {place} (OpenAI base URL: {self._url}/v1). Try it:")
         key = key_option(self._args.api_key, self._args.api_key_file)
         self._announce(_curl_command(curl_option + self._url, model, key))
-
-
-def _signals_of(args: ServeArgs) -> list[signal.Signals]:
-    """Those that are obeyed. A hang-up reads certificates again and replaces engine processes, if any."""
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    has_use = args.ssl_certfile is not None or not args.launch_shape().is_one_process
-    return [*numbers, signal.SIGHUP] if has_use else numbers
 
 
 class _WhenReady(TaskStatus[None]):

@@ -60,6 +60,7 @@ EXAMPLES: list[Message] = [
     messages.Join("node-2", (2, 3), {"model": "m", "block_size": 32}),
     messages.Welcome(("tcp:[::1]:7000",)),
     messages.Refused("the configuration differs", ("model",)),
+    messages.Leaving("SIGTERM", is_failure=False),
     messages.RankReports((messages.RankReport(0, 1, RankState.DOWN, LOAD, "killed", 2, None),)),
     messages.Call(5, "pause", ("abort", True)),
     messages.Result(5, {"a": (1, 2.5, None, b"x")}),

@@ -121,7 +121,7 @@ async def test_a_spent_budget_ends_it_with_the_cause(caplog: pytest.LogCaptureFi
 
         await tasks.start(run)
         running.engines.starter.children[0].kill()
-    assert "engine 0 died once more" in str(outcome[0])
+    assert "engine 0 died, and --engine-restart-budget 0 allows no" in str(outcome[0])
     assert "killed by SIGKILL" in str(outcome[0])
 
 

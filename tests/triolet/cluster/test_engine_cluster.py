@@ -17,7 +17,7 @@ from triolet.args import EngineArgs
 from triolet.cluster.engine_cluster import EngineCluster
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import dial
-from triolet.cluster.messages import Drain, Join, Welcome
+from triolet.cluster.messages import Call, Drain, Join, Result, Welcome
 from triolet.cluster.reception import front_end_places
 from triolet.cluster.shared_options import shared_options
 from triolet.cluster.transport import Address
@@ -96,8 +96,13 @@ async def test_machines_are_told_where_front_ends_are_and_are_dismissed() -> Non
         tasks.start_soon(link.run)
         link.post(Join("b", (1,), shared_options(cluster.args)))
         assert await link.receive() == Welcome((f"tcp:127.0.0.1:{port + 1}",))
-        with pytest.raises(ConflictError, match="engine 1 runs on another machine: send SIGHUP"):
-            await cluster.cluster.restart(1, 1.0)
+        tasks.start_soon(cluster.cluster.restart, 1, 1.0)
+        call = await link.receive()
+        assert isinstance(call, Call)
+        assert (call.method, call.arguments) == ("restart_rank", (1, 1.0))
+        with pytest.raises(ConflictError, match="engine 1 is being restarted: one at a time"):
+            await cluster.cluster.restart(0, 1.0)
+        link.post(Result(call.call_id))
         tasks.start_soon(cluster.cluster.stop, 2.0)
         assert await link.receive() == Drain(2.0)
         link.close("left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -11,7 +12,19 @@ from tests.triolet.cluster.nodes import CONFIG, RunningHead, dialled, report
 
 from triolet.cluster.handshake import Role
 from triolet.cluster.link import LinkClosedError
-from triolet.cluster.messages import Drain, Phase, RankReports, Refused, Topology, Welcome
+from triolet.cluster.messages import (
+    Call,
+    Drain,
+    Leaving,
+    Phase,
+    RankReports,
+    Refused,
+    RemoteError,
+    Result,
+    Topology,
+    Welcome,
+)  # fmt: skip
+from triolet.errors import ConflictError, EngineDeadError
 from triolet.statistics import RankState
 
 pytestmark = pytest.mark.anyio
@@ -45,11 +58,75 @@ async def test_a_lost_node_has_its_ranks_down_and_may_come_back(caplog: pytest.L
             await head.wait_for(1, RankState.READY)
         down = await head.wait_for(1, RankState.DOWN)
         assert down.cause == "node gpu-7 is lost: closed by the other side"
-        assert "node gpu-7 is lost: closed by the other side; its ranks 1 are down" in caplog.text
+        assert "node gpu-7 is lost: closed by the other side; rank 1 is down" in caplog.text
         async with dialled(head) as node:
             assert isinstance(await node.join(1), Welcome)
             node.link.post(RankReports((report(1, generation=2),)))
             await head.wait_for(1, RankState.READY)
+
+
+async def test_a_node_that_leaves_in_order_is_not_lost(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    head = RunningHead()
+    async with head.running():
+        async with dialled(head) as node:
+            await node.join(1, 2, name="gpu-7")
+            node.link.post(Leaving("SIGTERM", is_failure=False))
+            crashed = replace(report(2, RankState.DOWN), cause="it crashed on its way")
+            node.link.post(RankReports((crashed,)))
+            await node.link.flush()
+        assert (await head.wait_for(1, RankState.LEFT)).cause == "node gpu-7 has left: SIGTERM"
+        assert (await head.wait_for(2, RankState.LEFT)).cause == "it crashed on its way"
+    said = [(record.levelno, record.getMessage()) for record in caplog.records]
+    assert (logging.INFO, "node gpu-7 is leaving: SIGTERM") in said
+    assert (logging.INFO, "node gpu-7 has left with ranks 1, 2") in said
+    assert all(level == logging.INFO for level, _ in said)
+
+
+async def test_what_a_node_fails_with_is_told_of_all_its_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    head = RunningHead()
+    async with head.running():
+        async with dialled(head) as node:
+            await node.join(1, 2, name="gpu-7")
+            dead = replace(report(1, RankState.DEAD), cause="out of memory")
+            node.link.post(RankReports((dead,)))
+            node.link.post(Leaving("engine 1 died once more: out of memory", is_failure=True))
+            await node.link.flush()
+        assert (await head.wait_for(1, RankState.DOWN)).cause == "out of memory"
+        cause = "node gpu-7 has ended: engine 1 died once more: out of memory"
+        assert (await head.wait_for(2, RankState.DOWN)).cause == cause
+    assert [record.getMessage() for record in caplog.records] == [f"{cause}; ranks 1, 2 are down"]
+
+
+async def test_a_rank_is_replaced_by_its_node() -> None:
+    head = RunningHead()
+    outcomes: list[Exception | None] = []
+
+    async def restart() -> None:
+        try:
+            await head.head.restart(2, 7.0)
+        except Exception as exc:
+            outcomes.append(exc)
+        else:
+            outcomes.append(None)
+
+    async with head.running(), anyio.create_task_group() as tasks:
+        await restart()
+        assert isinstance(outcomes[0], ConflictError), "there is no such node yet"
+        async with dialled(head) as node:
+            await node.join(2)
+            for error in (None, RemoteError.of(ConflictError("engine 2 is starting"))):
+                tasks.start_soon(restart)
+                call = await node.link.receive()
+                assert isinstance(call, Call)
+                assert (call.method, call.arguments) == ("restart_rank", (2, 7.0))
+                node.link.post(Result(call.call_id, error=error))
+                await node.link.flush()
+            tasks.start_soon(restart)
+            await node.link.receive()
+    assert [type(outcome) for outcome in outcomes[1:]] == [type(None), ConflictError, EngineDeadError]
+    assert str(outcomes[2]) == "node b: engine 2 is starting"
+    assert str(outcomes[3]) == "engine 2 did not come back: node b is gone"
 
 
 async def test_a_node_that_is_silent_is_lost() -> None:
@@ -63,8 +140,13 @@ async def test_a_node_that_is_silent_is_lost() -> None:
 @pytest.mark.parametrize(
     ("ranks", "config", "fields", "reason"),
     [
-        ((1, 3), CONFIG, ("data_parallel_start_rank", "data_parallel_size_local"), "expected, 1, 2: check"),
-        ((), CONFIG, ("data_parallel_start_rank", "data_parallel_size_local"), "ranks none are not"),
+        (
+            (1, 3),
+            CONFIG,
+            ("data_parallel_start_rank", "data_parallel_size_local"),
+            "has ranks 1, 3, but what is expected of other machines is ranks 1, 2: check",
+        ),
+        ((), CONFIG, ("data_parallel_start_rank", "data_parallel_size_local"), "the node has no rank, but"),
         ((1,), CONFIG | {"model": "n"}, ("model",), "options: model is 'm' at the head, 'n' at the node"),
         ((1,), {"model": "m", "dtype": "f"}, ("block_size", "dtype"), "None at the head, 'f' at the node"),
     ],
@@ -98,7 +180,7 @@ async def test_ranks_that_another_has_are_refused() -> None:
         async with dialled(head) as second:
             answer = await second.join(2, name="second")
         assert isinstance(answer, Refused)
-        assert "those of node first already, which has 1, 2" in answer.reason
+        assert "the node has rank 2, but node first, which is here, has ranks 1, 2" in answer.reason
         tasks.cancel_scope.cancel()
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
+from tests.triolet.core.signals import send
 
 from triolet.args import ServeArgs
 from triolet.cluster import headless
 from triolet.cluster.headless import serve_headless
 from triolet.cluster.shared_options import SECRET_VARIABLE
-from triolet.errors import ConflictError, UsageError
+from triolet.errors import UsageError
 
 pytestmark = pytest.mark.anyio
 
@@ -29,47 +29,20 @@ async def test_it_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeNode:
     """Runs until it is stopped. ``calls`` are what it was told."""
 
-    def __init__(self, *_: Any, error: Exception | None = None, **__: Any) -> None:
-        self.calls: list[tuple[str, float]] = []
-        self.error = error
-        self.changed = anyio.Event()
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
 
-    async def stop(self, seconds: float) -> None:
-        self._note("stop", seconds)
+    async def stop(self, seconds: float, why: str) -> None:
+        self.calls.append(("stop", seconds, why))
 
     async def restart(self, seconds: float) -> None:
-        self._note("restart", seconds)
-        if self.error is not None:
-            raise self.error
-
-    def _note(self, name: str, seconds: float) -> None:
-        self.calls.append((name, seconds))
-        self.changed.set()
+        self.calls.append(("restart", seconds))
 
 
-async def signals(*numbers: signal.Signals) -> AsyncIterator[signal.Signals]:
-    for number in numbers:
-        yield number
-
-
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_drains_and_the_second_ends(first: signal.Signals) -> None:
-    node, exits = FakeNode(), list[int]()
-    watcher = headless._Signals(node, 7.0, exits.append)  # type: ignore[arg-type]
+async def test_signals_replace_the_engines_and_end_them() -> None:
+    node = FakeNode()
     async with anyio.create_task_group() as tasks:
-        await watcher._obey(signals(first, signal.SIGTERM), tasks)
-    assert node.calls == [("stop", 7.0)]
-    assert exits == [128 + signal.SIGTERM]
-
-
-@pytest.mark.parametrize("error", [None, ConflictError("engine 1 is starting")])
-async def test_a_hang_up_replaces_the_engines(
-    error: Exception | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    node = FakeNode(error=error)
-    watcher = headless._Signals(node, 7.0)  # type: ignore[arg-type]
-    async with anyio.create_task_group() as tasks:
-        await watcher._obey(signals(signal.SIGHUP), tasks)
-    assert node.calls == [("restart", 7.0)]
-    assert ("not restarted: engine 1 is starting" if error else "all engines are restarted") in caplog.text
+        await tasks.start(headless._signal_orders(node, 7.0).obey)  # type: ignore[arg-type]
+        await send(signal.SIGHUP, signal.SIGTERM)
+        tasks.cancel_scope.cancel()
+    assert node.calls == [("restart", 7.0), ("stop", 7.0, "SIGTERM")]

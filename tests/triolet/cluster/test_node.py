@@ -26,7 +26,7 @@ from triolet.cluster.rank_server import serve_rank
 from triolet.cluster.rank_supervisor import RankSupervisor
 from triolet.cluster.resources import RankResources
 from triolet.cluster.transport import Address
-from triolet.errors import EngineDeadError, JoinError, UsageError
+from triolet.errors import ConflictError, EngineDeadError, JoinError, UsageError
 from triolet.statistics import RankState
 
 pytestmark = pytest.mark.anyio
@@ -136,7 +136,8 @@ async def test_it_joins_serves_the_front_ends_and_leaves_when_told() -> None:
             await front_end.wait_linked(2)
             await head.head.drain(1.0)
         assert node.outcome is None
-        assert head.directory.reports[0].state is RankState.DOWN
+        assert head.directory.reports[0].state is RankState.LEFT
+        assert head.directory.reports[0].cause == "node b has left: the head said so"
         tasks.cancel_scope.cancel()
 
 
@@ -209,11 +210,35 @@ async def test_a_lost_head_ends_the_engines() -> None:
 async def test_an_engine_that_dies_for_good_ends_the_node() -> None:
     head = RunningHead()
     node = Node(head.address)
+    async with head.running():
+        async with node.running():
+            await head.wait_for(1, RankState.READY)
+            next(child for child in node.starter.children if child.name == "engine 1").kill()
+        assert isinstance(node.outcome, EngineDeadError)
+        assert "killed by SIGKILL" in str(node.outcome)
+        first, second = [(await head.wait_for(rank, RankState.DOWN)).cause for rank in (1, 2)]
+        assert first is not None
+        assert first.startswith("killed by SIGKILL"), "the engine's own"
+        assert second == f"node b has ended: {node.outcome}"
+
+
+async def test_a_rank_is_replaced_on_behalf_of_the_head() -> None:
+    head = RunningHead()
+    node = Node(head.address)
     async with head.running(), node.running():
-        await head.wait_for(1, RankState.READY)
-        node.starter.children[0].kill()
-    assert isinstance(node.outcome, EngineDeadError)
-    assert "killed by SIGKILL" in str(node.outcome)
+        for rank in (1, 2):
+            await head.wait_for(rank, RankState.READY)
+        await head.head.restart(2, 1.0)
+        assert [child.name for child in node.starter.children if child.status == 0] == ["engine 2"]
+        await head.wait_for(2, RankState.READY)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(head.head.restart, 1, 1.0)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(ConflictError, match="node b: engine 1 is being restarted"):
+                await head.head.restart(2, 1.0)
+        await node.node.stop(1.0, "SIGTERM")
+    assert node.outcome is None
+    assert head.directory.reports[0].cause == "node b has left: SIGTERM"
 
 
 async def test_front_ends_are_looked_for_on_the_machine_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
