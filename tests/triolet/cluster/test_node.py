@@ -231,11 +231,11 @@ async def test_a_rank_is_replaced_on_behalf_of_the_head() -> None:
         await head.head.restart(2, 1.0)
         assert [child.name for child in node.starter.children if child.status == 0] == ["engine 2"]
         await head.wait_for(2, RankState.READY)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(head.head.restart, 1, 1.0)
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(ConflictError, match="node b: engine 1 is being restarted"):
-                await head.head.restart(2, 1.0)
+        with (
+            node.node._restart_turn.of(1),
+            pytest.raises(ConflictError, match="node b: engine 1 is being restarted: one at a time"),
+        ):
+            await head.head.restart(2, 1.0)
         await node.node.stop(1.0, "SIGTERM")
     assert node.outcome is None
     assert head.directory.reports[0].cause == "node b has left: SIGTERM"
