@@ -28,6 +28,7 @@ __all__ = [
     "Dead",
     "Drain",
     "Join",
+    "Leaving",
     "Message",
     "Outputs",
     "Phase",
