@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -37,7 +37,9 @@ __all__ = ["ChatShape", "add_chat_routes"]
 class ChatShape:
     """How a chat completion is written, streamed and not."""
 
-    def __init__(self, head: AnswerHead, tokenizer: TokenText, body: ChatBody) -> None:
+    def __init__(
+        self, head: AnswerHead, tokenizer: TokenText, body: ChatBody, usage_so_far: Callable[[], Usage]
+    ) -> None:
         self._head = head
         self._tokenizer = tokenizer
         self._choices = FoldedChoices()
@@ -45,7 +47,9 @@ class ChatShape:
         self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs = ChatLogprobs(tokenizer)
         self._frame = ChunkFrame(
-            head.as_mapping("chat.completion.chunk"), is_usage_included=body.is_usage_included
+            head.as_mapping("chat.completion.chunk"),
+            is_usage_included=body.is_usage_included,
+            usage_so_far=usage_so_far if body.is_usage_continuous else None,
         )
 
     def opening(self) -> bytes:
@@ -158,7 +162,7 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
         generation = await submit_chat(
             engine, body, chat, request_id=head.id, options=options, is_leaving=settings.is_leaving
         )
-        shape = ChatShape(head, engine.tokenizer, body)
+        shape = ChatShape(head, engine.tokenizer, body, lambda: generation.usage)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )

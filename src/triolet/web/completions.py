@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,13 +36,19 @@ __all__ = ["CompletionShape", "add_completion_routes"]
 class CompletionShape:
     """How a completion is written, streamed and not."""
 
-    def __init__(self, head: AnswerHead, tokenizer: TokenText, body: CompletionBody) -> None:
+    def __init__(
+        self, head: AnswerHead, tokenizer: TokenText, body: CompletionBody, usage_so_far: Callable[[], Usage]
+    ) -> None:
         self._head = head
         self._tokenizer = tokenizer
         self._choices = FoldedChoices()
         self._has_prompt_logprobs = body.prompt_logprobs is not None
         self._logprobs: dict[int, CompletionLogprobs] = {}
-        self._frame = ChunkFrame(head.as_mapping("text_completion"), is_usage_included=body.is_usage_included)
+        self._frame = ChunkFrame(
+            head.as_mapping("text_completion"),
+            is_usage_included=body.is_usage_included,
+            usage_so_far=usage_so_far if body.is_usage_continuous else None,
+        )
 
     def opening(self) -> bytes:
         return b""
@@ -120,7 +127,7 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
                 blaming=body.blaming_its_own_fields,
                 is_leaving=settings.is_leaving,
             )
-        shape = CompletionShape(head, engine.tokenizer, body)
+        shape = CompletionShape(head, engine.tokenizer, body, lambda: generation.usage)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )

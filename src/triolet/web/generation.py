@@ -141,6 +141,7 @@ class Generation:
         is_leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._open = dict(enumerate(streams))
+        self._num_prompt_tokens = sum(len(stream.prompt_token_ids) for stream in streams)
         self._num_choices = num_choices
         self._amend = amend
         self._is_prompt_only = is_prompt_only
@@ -164,11 +165,8 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """The tokens of all choices so far."""
-        usage = Usage()
-        for index, stream in self._open.items():
-            usage.prompt_tokens += 0 if index in self._last else len(stream.prompt_token_ids)
+        usage = Usage(prompt_tokens=self._num_prompt_tokens)
         for output in self._last.values():
-            usage.prompt_tokens += len(output.prompt_token_ids)
             usage.completion_tokens += 0 if self._is_prompt_only else output.num_output_tokens
             usage.cached_tokens += output.num_cached_tokens
         return usage

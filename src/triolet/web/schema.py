@@ -113,6 +113,11 @@ class GenerationBody(Struct, kw_only=True):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def is_usage_continuous(self) -> bool:
+        """Whether each chunk of a stream tells the usage so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
     def num_choices(self) -> int:
         """Continuations of each prompt."""
         return 1 if self.n is None else self.n
@@ -132,11 +137,6 @@ class GenerationBody(Struct, kw_only=True):
             return
         if not self.stream:
             raise InvalidRequestError("stream_options: allowed only with stream", param="stream_options")
-        if self.stream_options.continuous_usage_stats:
-            raise InvalidRequestError(
-                "stream_options.continuous_usage_stats: this server does not support it; remove it",
-                param="stream_options.continuous_usage_stats",
-            )
 
     def options(self, caller: str, timeout: float | None = None, rank: int | None = None) -> RequestOptions:
         """How to serve it; ``caller`` is who gets a fair share.

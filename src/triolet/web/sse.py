@@ -6,7 +6,7 @@ The parts of a chunk that never change are encoded once. Knows the frame of a ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -29,25 +29,38 @@ class ChunkFrame:
     """The constant part of each chunk: ``id``, ``object``, ``created``, ``model``; ``usage`` where asked for.
 
     With usage asked for, chunks with choices carry ``"usage": null``, and one without choices comes last.
+    With ``usage_so_far`` they carry that instead.
     """
 
-    def __init__(self, head: dict[str, Any], *, is_usage_included: bool) -> None:
+    def __init__(
+        self,
+        head: dict[str, Any],
+        *,
+        is_usage_included: bool,
+        usage_so_far: Callable[[], Usage] | None = None,
+    ) -> None:
         self._is_usage_included = is_usage_included
+        self._usage_so_far = usage_so_far
         self._head = b"data: " + msgspec.json.encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if is_usage_included else b"]}\n\n"
 
     def chunk(self, choice: bytes) -> bytes:
+        if self._usage_so_far is not None:
+            return self._with_usage(choice, self._usage_so_far())
         return self._head + choice + self._tail
 
     def closing(self, usage: Usage) -> bytes:
         """What comes after the last choice."""
         if not self._is_usage_included:
             return DONE
-        return self._head + b'],"usage":' + msgspec.json.encode(usage.as_mapping()) + b"}\n\n" + DONE
+        return self._with_usage(b"", usage) + DONE
 
     def failure(self, error: TrioletError) -> bytes:
         """What comes instead of the rest."""
         return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n" + DONE
+
+    def _with_usage(self, choice: bytes, usage: Usage) -> bytes:
+        return self._head + choice + b'],"usage":' + msgspec.json.encode(usage.as_mapping()) + b"}\n\n"
 
 
 class StreamShape(Protocol):

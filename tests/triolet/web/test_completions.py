@@ -57,6 +57,26 @@ async def test_a_stream_of_several_prompts_tells_them_apart(anyio_backend_name: 
         assert [choice["finish_reason"] for choice in mine] == [None, None, "stop"]
 
 
+@pytest.mark.parametrize("is_last_asked_for", [False, True])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_usage_so_far_in_each_chunk(
+    anyio_backend_name: str, path: str, is_last_asked_for: bool
+) -> None:
+    options = {"continuous_usage_stats": True, "include_usage": is_last_asked_for}
+    prompt = {"prompt": "hi"} if "chat" not in path else {"messages": [{"role": "user", "content": "hi"}]}
+    body = prompt | {"max_tokens": 3, "stream": True, "stream_options": options}
+    async with serving(FakeEngine(reply="xyz"), anyio_backend_name) as running:
+        chunks = events_of((await running.client.post(path, json=body)).text)[:-1]
+        plain = (await running.client.post(path, json=prompt | {"max_tokens": 3})).json()
+    told = [chunk["usage"] for chunk in chunks]
+    assert {usage["prompt_tokens"] for usage in told} == {plain["usage"]["prompt_tokens"]}
+    counts = [usage["completion_tokens"] for usage in told]
+    assert counts == sorted(counts)
+    assert {1, 2, 3} <= set(counts)
+    assert told[-1] == plain["usage"]
+    assert [chunk["choices"] for chunk in chunks].count([]) == is_last_asked_for
+
+
 async def complete(anyio_backend_name: str, engine: FakeEngine | None = None, **body: Any) -> Any:
     async with serving(engine or FakeEngine(reply="xyz"), anyio_backend_name) as running:
         response = await running.client.post("/v1/completions", json={"max_tokens": 2} | body)

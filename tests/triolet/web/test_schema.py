@@ -143,7 +143,7 @@ def message(**fields: Any) -> dict[str, Any]:
         ({"stream": "yes"}, "stream"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"stream": True, "stream_options": {"nonsense": 1}}, "stream_options.nonsense"),
-        ({"stream": True, "stream_options": {"continuous_usage_stats": True}},
+        ({"stream": True, "stream_options": {"continuous_usage_stats": 1}},
          "stream_options.continuous_usage_stats"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"top_logprobs": 3}, "top_logprobs"),

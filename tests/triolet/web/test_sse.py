@@ -17,7 +17,7 @@ from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.answer import AnswerHead
 from triolet.web.chat import ChatShape
-from triolet.web.generation import Delta, Generation, submit_all
+from triolet.web.generation import Delta, Generation, Usage, submit_all
 from triolet.web.schema import ChatBody, StreamOptions
 from triolet.web.sse import DONE, PING, EventStream, event_stream_response
 
@@ -38,7 +38,7 @@ async def generation_of(engine: FakeEngine, **options: Any) -> Generation:
 
 def chat_shape(*, is_usage_included: bool = False) -> ChatShape:
     body = ChatBody(messages=[], stream_options=StreamOptions(include_usage=is_usage_included))
-    return ChatShape(HEAD, ByteTokenizer(), body)
+    return ChatShape(HEAD, ByteTokenizer(), body, Usage)
 
 
 async def stream_of(engine: FakeEngine, *, is_usage_included: bool = False) -> EventStream:
