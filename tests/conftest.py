@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from hypothesis import settings
 from tests.fakes import write_byte_model
 from tests.leaks.census import child_processes
 
+from triolet.openmp import wait_without_spinning
+
 # The same examples each time, and no deadline: the machine may be busy.
 settings.register_profile("triolet", derandomize=True, deadline=None)
 settings.load_profile("triolet")
@@ -19,6 +22,18 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+
+
+def pytest_configure() -> None:
+    """Share the cores out among parallel test runs: engines take all they may, and would wait for each other.
+
+    Nothing has imported torch yet.
+    """
+    wait_without_spinning(os.environ)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
 @pytest.fixture(params=["asyncio", "trio"])

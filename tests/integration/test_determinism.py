@@ -85,7 +85,7 @@ def test_company(
 @pytest.mark.anyio
 @pytest.mark.parametrize("way", STREAMS.values(), ids=STREAMS)
 async def test_streams(bench: Bench, way: Callable[[Engine, Sequence[Question]], Any]) -> None:
-    async with Engine(**bench.options(num_threads=2)) as engine:
+    async with Engine(**bench.options()) as engine:
         check(await way(engine, bench.questions), bench)
 
 

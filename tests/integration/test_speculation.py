@@ -24,10 +24,10 @@ PROMPTS = [
     "The capital of France is",
 ]
 PARAMS = [
-    SamplingParams(temperature=0.0, max_tokens=32, logprobs=2, ignore_eos=True),
-    SamplingParams(temperature=0.7, top_p=0.9, seed=11, max_tokens=32, logprobs=2),
-    SamplingParams(temperature=0.0, frequency_penalty=0.5, repetition_penalty=1.1, max_tokens=32, logprobs=2),
-    SamplingParams(temperature=1.0, min_p=0.05, seed=12, max_tokens=32, stop=["return a -"]),
+    SamplingParams(temperature=0.0, max_tokens=20, logprobs=2, ignore_eos=True),
+    SamplingParams(temperature=0.7, top_p=0.9, seed=11, max_tokens=20, logprobs=2),
+    SamplingParams(temperature=0.0, frequency_penalty=0.5, repetition_penalty=1.1, max_tokens=20, logprobs=2),
+    SamplingParams(temperature=1.0, min_p=0.05, seed=12, max_tokens=20, stop=["return a -"]),
 ]
 
 Answers = list[tuple[list[int], Any, Any, str]]
@@ -42,7 +42,7 @@ def answers(model: Path, speculation: Speculation) -> tuple[Answers, SchedulerSt
         if speculation == "draft"
         else None,  # its own, so nearly all guesses are right
         num_speculative_tokens=5,
-        num_threads=2,
+        num_threads=1,
         max_model_len=256,
         seed=1,
     )

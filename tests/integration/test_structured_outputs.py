@@ -18,6 +18,7 @@ from triolet.sampling_params import StructuredOutputs
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
+OPTIONS: dict[str, Any] = {"block_size": 16, "num_threads": 1}
 PROMPT = "A person, in JSON: "
 PERSON = {
     "type": "object",
@@ -35,7 +36,7 @@ SCHEMAS = [s for s in [*SCALARS, *ARRAYS, *OBJECTS, *COMBINATIONS, *REFERENCES] 
 
 @pytest.fixture(scope="module")
 def llm(smollm2_path: Path) -> Iterator[LLM]:
-    with LLM(str(smollm2_path), max_model_len=512, block_size=16) as llm:
+    with LLM(str(smollm2_path), max_model_len=512, **OPTIONS) as llm:
         yield llm
 
 
@@ -114,7 +115,7 @@ def test_company_does_not_matter(llm: LLM) -> None:
 def test_preemption_does_not_matter(smollm2_path: Path, llm: LLM) -> None:
     """A sequence that loses its place in the cache takes its grammar up again where it was."""
     params = [constrained(seed=seed, max_tokens=60) for seed in range(4)]
-    with LLM(str(smollm2_path), max_model_len=80, block_size=16, num_kv_blocks=6) as small:
+    with LLM(str(smollm2_path), max_model_len=80, num_kv_blocks=6, **OPTIONS) as small:
         outputs = small.generate([PROMPT] * 4, params)
     roomy = llm.generate([PROMPT] * 4, params)
     assert [o.outputs[0].token_ids for o in outputs] == [o.outputs[0].token_ids for o in roomy]
@@ -122,7 +123,7 @@ def test_preemption_does_not_matter(smollm2_path: Path, llm: LLM) -> None:
 
 def test_guessing_ahead_does_not_matter(smollm2_path: Path, llm: LLM) -> None:
     params = [constrained(temperature=0.0, seed=seed, max_tokens=60) for seed in range(3)]
-    with LLM(str(smollm2_path), max_model_len=512, block_size=16, speculation="ngram") as guessing:
+    with LLM(str(smollm2_path), max_model_len=512, **OPTIONS, speculation="ngram") as guessing:
         guessed = guessing.generate([PROMPT] * 3, params)
     plain = llm.generate([PROMPT] * 3, params)
     assert [o.outputs[0].token_ids for o in guessed] == [o.outputs[0].token_ids for o in plain]

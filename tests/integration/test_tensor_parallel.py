@@ -75,7 +75,14 @@ def test_smollm2_on_three_shards(smollm2_path: Path) -> None:
     prompts, params = ["The capital of France is"], SamplingParams(max_tokens=8, temperature=0.0, logprobs=2)
     outputs = []
     for size in (1, 3):
-        with LLM(str(smollm2_path), dtype="float32", max_model_len=256, tensor_parallel_size=size) as llm:
+        with LLM(
+            str(smollm2_path),
+            dtype="float32",
+            num_threads=1,
+            num_kv_blocks=16,
+            max_model_len=256,
+            tensor_parallel_size=size,
+        ) as llm:
             outputs += llm.generate(prompts, params, use_tqdm=False)
     [whole], [sharded] = (output.outputs for output in outputs)
     assert sharded.token_ids == whole.token_ids
