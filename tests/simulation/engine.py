@@ -111,6 +111,11 @@ class FakeEngine:
     def is_sleeping(self) -> bool:
         return bool(self._asleep)
 
+    @property
+    def control(self) -> tuple[bool, frozenset[SleepPart]]:
+        """Whether it is paused, and what of it is asleep."""
+        return self.is_paused, self._asleep
+
     # ------------------------------------------------------------------ steps
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:

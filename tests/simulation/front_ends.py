@@ -44,6 +44,7 @@ async def head(world: World, process: VirtualProcess) -> int:
         on_phase=lambda phase: None,
         first_generation=world.next_generation(),
     )
+    world.owner = client._owner
     desk = Desk(client, process.name, world.trace)
     is_told_to_end = anyio.Event()
 
@@ -72,7 +73,7 @@ async def head(world: World, process: VirtualProcess) -> int:
 async def launcher(world: World, process: VirtualProcess) -> int:
     """Start API servers and engines; the exit code."""
     roles: dict[str, Role] = {API_SERVER_ROLE: partial(api_server, world), **engine_roles(world)}
-    return await Launcher(
+    launcher = Launcher(
         ServeArgs(
             api_server_count=world.scenario.num_api_servers,
             shutdown_timeout=world.scenario.drain_seconds,
@@ -88,7 +89,9 @@ async def launcher(world: World, process: VirtualProcess) -> int:
         announce=lambda line: None,
         exit_now=process.end,
         first_generation=world.next_generation(),
-    ).run()
+    )
+    world.owner = launcher._control
+    return await launcher.run()
 
 
 async def api_server(world: World, process: VirtualProcess) -> int:

@@ -30,11 +30,30 @@ def what_is_missing(world: World) -> list[str]:
         missing.append(f"there are {len(world.processes('engine '))} engine processes")
     if len(world.desks) != world.scenario.num_api_servers:
         missing.append(f"there are {len(world.desks)} front ends")
+    missing += _not_agreed(world)
     for desk in world.desks:
         if not desk.is_serving:
             missing.append(f"{desk.name} does not serve yet")
         elif not desk.is_closed:
             missing += _not_idle(desk)
+    return missing
+
+
+def _not_agreed(world: World) -> list[str]:
+    """Who is not paused or asleep as was decided, or thinks something else to have been."""
+    if world.owner is None:
+        return ["nobody decides of pauses"]
+    order = world.owner.order
+    wanted = order.state.is_paused, order.state.parts_asleep
+    missing = [
+        f"{desk.name} believes in {desk.client._order}, not {order}"
+        for desk in world.desks
+        if desk.client._order != order
+    ]
+    for process in world.processes(ENGINE):
+        engine = world.engines.get(process.pid)
+        if engine is None or engine.control != wanted:
+            missing.append(f"{process!r} is {engine and engine.control}, not {wanted}")
     return missing
 
 

@@ -53,7 +53,9 @@ class EngineProcess:
 
         def make(start: Start, on_phase: Callable[[str], None]) -> FakeEngine:
             hooks = EngineProcess(world, process, start.rank)
-            return FakeEngine(start.rank, start.args["max_num_seqs"], hooks, on_phase)
+            engine = FakeEngine(start.rank, start.args["max_num_seqs"], hooks, on_phase)
+            world.engines[process.pid] = engine
+            return engine
 
         async def serve(link: Link) -> None:
             await serve_rank(link, process.transport, make, world.random.randbytes)

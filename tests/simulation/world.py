@@ -15,11 +15,13 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 from tests.simulation.desk import Desk
+from tests.simulation.engine import FakeEngine
 from tests.simulation.network import Network
 from tests.simulation.processes import Machines, Role, VirtualProcess, VirtualStarter
 from tests.simulation.scenarios import ClientPlan, Scenario
 from tests.simulation.tickets import Ticket, WrongError
 
+from triolet.cluster.control_owner import ControlOwner
 from triolet.cluster.processes import ProcessSpec
 from triolet.request import Request
 
@@ -47,6 +49,10 @@ class World:
         self.network = Network(self.random, scenario.delay, self.trace)
         self.machines = Machines(tasks, self.network, self.random, self.trace)
         self.desks: list[Desk] = []
+        self.owner: ControlOwner | None = None
+        """Of whether engines are paused or asleep."""
+        self.engines: dict[int, FakeEngine] = {}
+        """By the numbers of their processes."""
         self.tickets: dict[int, Ticket] = {}
         """By the number of their clients, which their prompts end with."""
         self.problems: list[str] = []

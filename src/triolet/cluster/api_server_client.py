@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
@@ -48,7 +49,10 @@ class ApiServerClient(Router):
         on_phase: Callable[[str], None],
     ) -> None:
         shape = args.launch_shape()
-        super().__init__(args, shape.served_ranks, num_front_ends=shape.num_api_servers)
+        super().__init__(
+            args, shape.served_ranks, num_front_ends=shape.num_api_servers,
+            ask=partial(launcher.call, "control"),
+        )  # fmt: skip
         self._reception = Reception(
             self, place, transport, credentials, liveness_timeout=args.liveness_timeout
         )
@@ -64,8 +68,9 @@ class ApiServerClient(Router):
         """
         try:
             async with anyio.create_task_group() as tasks:
+                self.adopt(self._launcher.order)
+                self._launcher.follow(self.update, self._on_phase, self.follow)
                 await tasks.start(self._reception.run)
-                self._launcher.follow(self.update, self._on_phase)
                 self._launcher.answer({"wait_serving": self._wait_rank})
                 await tasks.start(super().run)
                 await self.wait_serving(self._local_ranks)

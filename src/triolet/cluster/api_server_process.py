@@ -6,12 +6,12 @@ This module knows neither HTTP nor engines.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from triolet.cluster.launcher_link import ANNOUNCE, Answer, answer_call
+from triolet.cluster.launcher_link import UNANSWERED, Answer, answer_call
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Call, Dead, Drain, Message, Result, Start
 from triolet.cluster.processes import ChildProcess, ProcessSpec, ProcessStarter, describe_exit
@@ -82,11 +82,14 @@ class ApiServerProcess:
         if self._link is not None:
             self._link.post(message)
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """Its answer. Raises the error that it answers with, CallLostError where it has ended."""
+    def call(self, method: str, *arguments: Any) -> Coroutine[Any, Any, Any]:
+        """Ask it at once; what is returned is to be awaited, and gives its answer.
+
+        Raises the error that it answers with, CallLostError where it has ended.
+        """
         if self._calls is None:
-            raise CallLostError(f"{self._spec.name} does not run")
-        return await self._calls.call(method, *arguments)
+            return _not_running(self._spec.name)
+        return self._calls.call(method, *arguments)
 
     async def drain(self, seconds: float, patience: float) -> None:
         """Have it answer what is under way within ``seconds`` and end; after ``patience`` more it is killed.
@@ -109,7 +112,7 @@ class ApiServerProcess:
         link = Link(child.stream, name=self._spec.name, liveness_timeout=self._silence)
         async with anyio.create_task_group() as tasks:
             self._child = child
-            self._link, self._calls = link, RankCalls(link, self._spec.name)
+            self._link, self._calls = link, RankCalls(link, self._spec.name, names_errors=False)
             tasks.start_soon(link.run)
             tasks.start_soon(self._receive, link, child, tasks)
             link.post(self._start)
@@ -130,7 +133,7 @@ class ApiServerProcess:
         try:
             while True:
                 match await link.receive():
-                    case Call(call_id, _, arguments) if call_id == ANNOUNCE:
+                    case Call(call_id, _, arguments) if call_id == UNANSWERED:
                         self.lines += arguments
                         self._on_line()
                     case Call() as call:
@@ -150,3 +153,7 @@ class ApiServerProcess:
 
     async def _answer(self, link: Link, call: Call) -> None:
         link.post(await answer_call(call, self._answers))
+
+
+async def _not_running(name: str) -> Any:
+    raise CallLostError(f"{name} does not run")

@@ -102,9 +102,10 @@ class Dispatcher:
             self.abort(request_id, now)
         return request_ids
 
-    def abort_held(self, now: float) -> None:
-        """End those that no rank has, with nothing."""
-        for routed in list(self._held.values()):
+    def end_all(self, now: float) -> None:
+        """End all requests with what has come of them."""
+        for routed in list(self._requests.values()):
+            self._recall(routed)
             self._finish(routed, FinishReason.ABORT, now)
 
     def take_outputs(self) -> list[TokenOutput]:
@@ -129,7 +130,9 @@ class Dispatcher:
         """A rank can be reached; it has none of our requests."""
         rank = self.ranks[ready.rank]
         if rank.link is not None:
-            self.detach(rank, rank.link, "another connection took its place", now)
+            replaced, reason = rank.link, "another connection took its place"
+            self.detach(rank, replaced, reason, now)
+            replaced.close(reason)
         self.placement.forget(rank.rank)
         rank.attach(link, ready)
         self._place_held(now)

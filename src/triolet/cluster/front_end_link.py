@@ -6,20 +6,23 @@ This module knows nothing of the engine's parent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.lowlevel import checkpoint
 
-from triolet.cluster.calls import answer
 from triolet.cluster.client import EngineClient
+from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.control_state import Order
 from triolet.cluster.frames import WireError
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, dial
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Abort, Add, Call, Ready, Start
+from triolet.cluster.rank_calls import result_of
+from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
 from triolet.cluster.transport import Address, Transport
 from triolet.core.loop import Wakeup
@@ -45,6 +48,7 @@ class FrontEndLinks:
         transport: Transport,
         client: EngineClient,
         requests: RankRequests,
+        control: RankControl,
         random_bytes: Callable[[int], bytes],
     ) -> None:
         self._start = start
@@ -52,6 +56,7 @@ class FrontEndLinks:
         self._transport = transport
         self._client = client
         self._requests = requests
+        self._control = control
         self._wanted: tuple[str, ...] = ()
         self._changed = Wakeup()
         self._scopes: dict[str, anyio.CancelScope] = {}
@@ -133,9 +138,8 @@ class FrontEndLinks:
                         self._requests.add(front_end, request)
                     case Abort(request_ids):
                         self._requests.abort(front_end, request_ids)
-                    case Call() as call:
-                        task_group.start_soon(self._answer, link, call)
-                        await checkpoint()  # so that calls begin in the order in which they came
+                    case Call(call_id, method, arguments):
+                        task_group.start_soon(self._answer, link, call_id, self._begin(method, arguments))
                     case message:
                         raise WireError(f"{type(message).__name__} is nothing to ask an engine for")
         except LinkClosedError as exc:
@@ -144,5 +148,20 @@ class FrontEndLinks:
             logger.warning("%s: %s", link.name, exc)
             link.close(str(exc))
 
-    async def _answer(self, link: Link, call: Call) -> None:
-        link.post(await answer(self._client, call))
+    def _begin(self, method: str, arguments: tuple[Any, ...]) -> Awaitable[Any]:
+        """Do what a front end calls for; what is returned waits for its outcome."""
+        match method, arguments:
+            case "follow", (order,):
+                return self._control.follow(from_plain(Order, order))
+            case "statistics", ():
+                return self._statistics()
+            case _:
+                raise WireError(f"there is no call {method!r}, or not with these arguments")
+
+    async def _statistics(self) -> Any:
+        (statistics,) = self._client.rank_statistics()
+        return to_plain(statistics)
+
+    @staticmethod
+    async def _answer(link: Link, call_id: int, outcome: Awaitable[Any]) -> None:
+        link.post(await result_of(call_id, outcome))

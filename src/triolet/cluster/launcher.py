@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,13 @@ import anyio
 from triolet.args import ServeArgs
 from triolet.cluster.api_server_process import ApiServerProcess
 from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.control_owner import ControlOwner
+from triolet.cluster.control_state import Order
 from triolet.cluster.engine_cluster import EngineCluster
 from triolet.cluster.frames import WireError
 from triolet.cluster.joining import Credentials
-from triolet.cluster.messages import Message, Phase, RankReport, RankReports, Start
+from triolet.cluster.launcher_link import UNANSWERED
+from triolet.cluster.messages import Call, Message, Phase, RankReport, RankReports, Start
 from triolet.cluster.processes import ProcessSpec, ProcessStarter
 from triolet.cluster.rank_args import plain_args
 from triolet.cluster.reception import FrontEndPlace, front_end_places
@@ -75,6 +78,7 @@ class Launcher:
             args, places, starter, transport, credentials,
             on_phase=self._tell_phase, first_generation=first_generation,
         )  # fmt: skip
+        self._control = ControlOwner([partial(self._follow, index) for index in range(len(places))])
         self._counted = [FrontendStatistics() for _ in places]
         self._servers = [
             ApiServerProcess(
@@ -83,6 +87,7 @@ class Launcher:
                 starter,
                 greeting=self._greeting,
                 answers={
+                    "control": self._control.ask,
                     "restart_rank": self._restart_rank,
                     "peer_statistics": partial(self._peer_statistics, index),
                     "call_peers": partial(self._call_peers, index),
@@ -99,6 +104,7 @@ class Launcher:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._signal_orders().obey)
                 self._cluster.directory.subscribe(self._tell_reports)
+                tasks.start_soon(self._control.run)
                 tasks.start_soon(self._run_engines)
                 for server in self._servers:
                     tasks.start_soon(server.run)
@@ -154,8 +160,12 @@ class Launcher:
     # ------------------------------------------------------------------ news
 
     def _greeting(self) -> Sequence[Message]:
+        order = Call(UNANSWERED, "follow", (to_plain(self._control.order),))
         reports = RankReports(self._cluster.directory.reports)
-        return [reports] if self._phase is None else [reports, Phase(self._phase)]
+        return [order, reports] if self._phase is None else [order, reports, Phase(self._phase)]
+
+    def _follow(self, index: int, order: Order) -> Awaitable[Any]:
+        return self._servers[index].call("follow", to_plain(order))
 
     def _tell_reports(self, reports: tuple[RankReport, ...]) -> None:
         for server in self._servers:

@@ -10,15 +10,17 @@ from typing import Any
 
 import anyio
 
+from triolet.cluster.codec import from_plain
+from triolet.cluster.control_state import Order
 from triolet.cluster.frames import WireError
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Call, Drain, Phase, RankReport, RankReports, RemoteError, Result
-from triolet.cluster.rank_calls import RankCalls
+from triolet.cluster.rank_calls import RankCalls, result_of
 
-__all__ = ["ANNOUNCE", "Answer", "LauncherLink", "answer_call"]
+__all__ = ["UNANSWERED", "Answer", "LauncherLink", "answer_call"]
 
-ANNOUNCE = -1
-"""The id of calls whose answer nobody waits for: a line for the user."""
+UNANSWERED = -1
+"""The id of calls whose answer nobody waits for."""
 
 Answer = Callable[..., Awaitable[Any]]
 
@@ -28,17 +30,31 @@ class LauncherLink:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._calls = RankCalls(link, "the launcher")
+        self._calls = RankCalls(link, "the launcher", names_errors=False)
         self._reports: dict[int, RankReport] = {}
         self._on_reports: Callable[[Iterable[RankReport]], None] = lambda reports: None
         self._on_phase: Callable[[str], None] = lambda phase: None
         self._phase: str | None = None
         self._answers: dict[str, Answer] = {}
+        self._order = Order()
+        self._on_order: Callable[[Order], Coroutine[Any, Any, Any]] = _no_engines
+
+    @property
+    def order(self) -> Order:
+        """What engines were asked for last."""
+        return self._order
 
     def follow(
-        self, on_reports: Callable[[Iterable[RankReport]], None], on_phase: Callable[[str], None]
+        self,
+        on_reports: Callable[[Iterable[RankReport]], None],
+        on_phase: Callable[[str], None],
+        on_order: Callable[[Order], Coroutine[Any, Any, Any]],
     ) -> None:
-        """From here on pass on what is known of the engines, beginning with all there is."""
+        """From here on pass on what is known of the engines, beginning with all there is, and orders.
+
+        ``on_order`` does at once what it has to; what it returns waits for the answers of engines.
+        """
+        self._on_order = on_order
         on_reports(self._reports.values())
         if self._phase is not None:
             on_phase(self._phase)
@@ -50,7 +66,7 @@ class LauncherLink:
 
     def announce(self, line: str) -> None:
         """Have the launcher tell the user, once all API servers say so."""
-        self._link.post(Call(ANNOUNCE, "announce", (line,)))
+        self._link.post(Call(UNANSWERED, "announce", (line,)))
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """The launcher's answer. Raises the error that it answers with.
@@ -79,6 +95,9 @@ class LauncherLink:
                         self._on_phase(text)
                     case Drain(seconds):
                         tasks.start_soon(drain, seconds)
+                    case Call(call_id, "follow", (order,)):
+                        self._order = from_plain(Order, order)
+                        tasks.start_soon(self._obey, call_id, self._on_order(self._order))
                     case Call() as call:
                         tasks.start_soon(self._answer, call)
                     case Result() as result:
@@ -86,8 +105,16 @@ class LauncherLink:
                     case message:
                         raise WireError(f"{type(message).__name__} is no order to an API server")
 
+    async def _obey(self, call_id: int, obeying: Awaitable[Any]) -> None:
+        self._link.post(await result_of(call_id, obeying))
+
     async def _answer(self, call: Call) -> None:
         self._link.post(await answer_call(call, self._answers))
+
+
+async def _no_engines(_: Order) -> list[Any]:
+    """What a front end without engines makes of an order."""
+    return []
 
 
 async def answer_call(call: Call, answers: Mapping[str, Answer]) -> Result:

@@ -5,7 +5,8 @@ A call is over when its answer has come or the link is lost. This module knows n
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import logging
+from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -17,7 +18,9 @@ from triolet.cluster.messages import Call, RemoteError, Result
 from triolet.cluster.rank_link import MessagePost
 from triolet.errors import EngineError
 
-__all__ = ["CallLostError", "RankCalls"]
+__all__ = ["CallLostError", "RankCalls", "gather_answers", "result_of"]
+
+logger = logging.getLogger("triolet.cluster")
 
 
 class CallLostError(WireError):
@@ -31,11 +34,15 @@ class _PendingCall:
 
 
 class RankCalls:
-    """The calls under way on one link. ``name`` is put before errors that the rank answers with."""
+    """The calls under way on one link to ``name``, which is put before errors that it answers with.
 
-    def __init__(self, link: MessagePost, name: str) -> None:
+    ``names_errors``: False where those say themselves whose they are.
+    """
+
+    def __init__(self, link: MessagePost, name: str, *, names_errors: bool = True) -> None:
         self._link = link
         self._name = name
+        self._names_errors = names_errors
         self._ids = count()
         self._pending: dict[int, _PendingCall] = {}
         self._is_lost = False
@@ -79,5 +86,36 @@ class RankCalls:
             pending.over.set()
 
     def _named(self, error: RemoteError) -> Exception:
+        if not self._names_errors:
+            return error.exception()
         named = RemoteError(error.name, f"{self._name}: {error.text}", error.attributes)
         return named.exception() if error.name != "RuntimeError" else EngineError(named.text)
+
+
+async def result_of(call_id: int, answer: Awaitable[Any]) -> Result:
+    """What a call comes to, to be sent back; what goes wrong is part of it."""
+    try:
+        return Result(call_id, await answer)
+    except Exception as exc:
+        return Result(call_id, error=RemoteError.of(exc))
+
+
+async def gather_answers(answers: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Wait for all, and give those that were not lost. Of several errors the first one's is raised."""
+    given: dict[int, Any] = {}
+    errors: dict[int, Exception] = {}
+
+    async def wait(index: int, answer: Awaitable[Any]) -> None:
+        try:
+            given[index] = await answer
+        except CallLostError as exc:
+            logger.info("%s", exc)
+        except Exception as exc:
+            errors[index] = exc
+
+    async with anyio.create_task_group() as tasks:
+        for index, answer in enumerate(answers):
+            tasks.start_soon(wait, index, answer)
+    if errors:
+        raise errors[min(errors)]
+    return [given[index] for index in sorted(given)]

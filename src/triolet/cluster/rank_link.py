@@ -28,6 +28,8 @@ class MessagePost(Protocol):
         """Send it when there is room; never blocks."""
         ...
 
+    def close(self, reason: str) -> None: ...
+
 
 @dataclass(eq=False, slots=True)
 class RoutedRequest:

@@ -14,12 +14,12 @@ from collections.abc import Callable
 import anyio
 from anyio.abc import TaskGroup
 
-from triolet.cluster.calls import answer
 from triolet.cluster.client import EngineClient
 from triolet.cluster.frames import WireError
 from triolet.cluster.front_end_link import FrontEndLinks
 from triolet.cluster.link import Link
-from triolet.cluster.messages import Beat, Call, Drain, Phase, RankLoad, Ready, Start, Stop, Topology
+from triolet.cluster.messages import Beat, Drain, Phase, RankLoad, Ready, Start, Stop, Topology
+from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import RankRequests
 from triolet.cluster.transport import Transport
 from triolet.core.loop import Wakeup, loop_poster
@@ -67,7 +67,10 @@ class _RankServer:
         self._note_from_thread = loop_poster()
         self._client = client_factory(start, self._tell_phase)
         self._requests = RankRequests(self._client, self._changed.set)
-        self._front_ends = FrontEndLinks(start, transport, self._client, self._requests, random_bytes)
+        self._control = RankControl(self._client)
+        self._front_ends = FrontEndLinks(
+            start, transport, self._client, self._requests, self._control, random_bytes
+        )
         self._is_ready = False
 
     async def run(self) -> None:
@@ -79,6 +82,7 @@ class _RankServer:
             ready = self._ready()
             self._link.post(ready)
             task_group.start_soon(self._requests.hand_out)
+            task_group.start_soon(self._control.run)
             task_group.start_soon(self._front_ends.run, ready)
 
     def _ready(self) -> Ready:
@@ -127,17 +131,12 @@ class _RankServer:
             match await self._link.receive():
                 case Topology(front_ends):
                     self._front_ends.set_topology(front_ends)
-                case Call() as call:
-                    task_group.start_soon(self._answer, call)
                 case Drain(seconds):
                     task_group.start_soon(self._drain, seconds, task_group)
                 case Stop():
                     task_group.cancel_scope.cancel()
                 case message:
                     raise WireError(f"{type(message).__name__} is no order to an engine")
-
-    async def _answer(self, call: Call) -> None:
-        self._link.post(await answer(self._client, call))
 
     async def _drain(self, seconds: float, task_group: TaskGroup) -> None:
         """Finish what there is within ``seconds``, see the last outputs on their way, and end."""

@@ -11,31 +11,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import EngineArgs
-from triolet.cluster.codec import from_plain
-from triolet.cluster.control_state import ControlState
+from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.control_owner import ControlOwner
+from triolet.cluster.control_state import Order
 from triolet.cluster.dispatcher import Dispatcher
 from triolet.cluster.frames import WireError
 from triolet.cluster.messages import Message, Outputs, RankReport, Ready, Result
-from triolet.cluster.rank_calls import CallLostError, RankCalls
+from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers
 from triolet.cluster.rank_link import RankLink
-from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
+from triolet.core.control import PauseMode, SleepPart
 from triolet.core.loop import Wakeup
-from triolet.errors import ConflictError, TrioletError
+from triolet.errors import TrioletError
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["MessageLink", "Router"]
 
 STATISTICS_TIMEOUT = 2.0
-REPORT_SECONDS = 3.0
-"""What a rank does is known from its reports within so long: it beats every second, and news travel."""
+
+Ask = Callable[..., Awaitable[Any]]
+"""Has it decided whether engines pause or sleep: see :meth:`ControlOwner.ask`."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -55,14 +57,17 @@ class MessageLink(Protocol):
 class Router:
     """Serves requests on ``ranks``, numbered one after the other.
 
-    ``num_front_ends``: how many serve requests on the same ranks, this one included. With several, what
-    others ask of the ranks is known from their reports.
+    ``num_front_ends``: how many serve requests on the same ranks, this one included. ``ask``: where it is
+    decided whether ranks pause or sleep, if that is not here: what comes of it is told to :meth:`follow`.
     """
 
-    def __init__(self, args: EngineArgs, ranks: Sequence[int], *, num_front_ends: int = 1) -> None:
+    def __init__(
+        self, args: EngineArgs, ranks: Sequence[int], *, num_front_ends: int = 1, ask: Ask | None = None
+    ) -> None:
         self._dispatcher = Dispatcher(args, ranks, has_peers=num_front_ends > 1)
-        self._has_peers = num_front_ends > 1
-        self._control = ControlState()
+        self._owner = ControlOwner([self.follow])
+        self._ask = ask or self._owner.ask
+        self._order = Order()
         self._calls: dict[int, RankCalls] = {}
         self._first: Ready | None = None
         self._is_stopped = False
@@ -70,8 +75,6 @@ class Router:
         self._changed = Wakeup()
         self._attached = anyio.Event()
         self._sleeps_until = 0.0
-        self._num_asking = 0
-        self._follows_from = 0.0
 
     # ------------------------------------------------------------------ what it is
 
@@ -108,17 +111,19 @@ class Router:
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report started when the first rank serves; keep time until cancelled."""
-        while self._first is None:
-            await self._changed.wait()
-        task_status.started()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._owner.run)
+            while self._first is None:
+                await self._changed.wait()
+            task_status.started()
+            await self._keep_time()
+
+    async def _keep_time(self) -> None:
         while True:
             due = self._dispatcher.next_due()
             self._sleeps_until = math.inf if due is None else due
-            if self._follows_from > anyio.current_time():
-                self._sleeps_until = min(self._sleeps_until, self._follows_from)
             with anyio.move_on_after(self._sleeps_until - anyio.current_time()):
                 await self._changed.wait()
-            self._follow()
             self._dispatcher.expire(anyio.current_time())
             self._hand_on()
 
@@ -137,7 +142,6 @@ class Router:
     def update(self, reports: Iterable[RankReport]) -> None:
         """News of ranks, each whole; those of other ranks are ignored."""
         self._dispatcher.update(reports, anyio.current_time())
-        self._follow()
         self._hand_on()
 
     async def serve_rank(self, link: MessageLink, ready: Ready) -> None:
@@ -175,7 +179,7 @@ class Router:
     async def _bring_in(self, link: MessageLink, ready: Ready, calls: RankCalls) -> None:
         """Have a rank be like the others, and give it requests from then on."""
         try:
-            await self._bring_into_line(ready, calls)
+            await self._bring_into_line(calls)
         except CallLostError:
             return
         except TrioletError as exc:
@@ -189,16 +193,17 @@ class Router:
         self._attached = anyio.Event()
         self._hand_on()
 
-    async def _bring_into_line(self, ready: Ready, calls: RankCalls) -> None:
-        version = -1
-        is_known = self._dispatcher.ranks[ready.rank].generation == ready.generation
-        if is_known and not self._has_peers and not self._control.calls():
-            await calls.call("wake_up", None)  # it may have missed being woken; if not, this does nothing
-            await calls.call("resume")
-        while version != self._control.version:
-            version = self._control.version
-            for method, arguments in self._control.calls():
-                await calls.call(method, *arguments)
+    async def _bring_into_line(self, calls: RankCalls) -> None:
+        told = Order()
+        while told is not self._order and self._order.state.version:
+            told = self._order
+            try:
+                await calls.call("follow", to_plain(told))
+            except CallLostError:
+                raise
+            except TrioletError:
+                if told is self._order:  # else it was overtaken
+                    raise
 
     async def _receive(self, rank: RankLink, link: MessageLink, calls: RankCalls) -> None:
         reason = "cancelled"
@@ -250,107 +255,49 @@ class Router:
 
     @property
     def is_paused(self) -> bool:
-        return self._control.is_paused
+        return self._order.state.is_paused
 
     @property
     def is_sleeping(self) -> bool:
-        return bool(self._control.asleep)
+        return bool(self._order.state.asleep)
 
     async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        check_mode(mode)
-        self._control.pause()
-        self._end_held(mode)
-        await self._call_all("pause", mode, clear_cache)
-        if clear_cache:
-            self._dispatcher.placement.forget_all()
+        await self._ask("pause", mode, clear_cache)
 
     async def resume(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        if self._control.asleep:
-            raise ConflictError("the engine sleeps; wake it with wake_up()")
-        self._control.resume()
-        await self._call_all("resume")
+        await self._ask("resume")
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        check_level(level)
-        check_mode(mode)
-        self._control.sleep(level)
-        self._end_held(mode)
-        await self._call_all("sleep", level, mode)
-        if level > 0:
-            self._dispatcher.placement.forget_all()
+        await self._ask("sleep", level, mode)
 
     async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        chosen = None if tags is None else list(tags)
-        asleep = self._control.asleep
-        self._control.wake_up(check_parts(chosen, asleep))
-        version = self._control.version
-        try:
-            await self._call_all("wake_up", chosen)
-        except TrioletError:
-            if self._control.version == version:
-                self._control.sleep_on(asleep)
-            raise
+        await self._ask("wake_up", None if tags is None else tuple(tags))
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """See :class:`~triolet.cluster.client.EngineClient`; False unless every rank has done it."""
-        answers = await self._call_all("reset_prefix_cache", reset_running_requests)
-        self._dispatcher.placement.forget_all()
-        return all(answers)
+        return bool(await self._ask("reset_prefix_cache", reset_running_requests))
 
-    def _end_held(self, mode: PauseMode) -> None:
-        if mode == "abort":
-            self._dispatcher.abort_held(anyio.current_time())
+    def adopt(self, order: Order) -> None:
+        """From here on be as the launch is."""
+        self._order = order
+        if order.ends_requests:
+            self._dispatcher.end_all(anyio.current_time())
             self._hand_on()
+        if order.forgets_prefixes:
+            self._dispatcher.placement.forget_all()
 
-    def _follow(self) -> None:
-        """Know of a pause, or the end of one, that was asked for elsewhere, once all ranks tell of it.
+    def follow(self, order: Order) -> Coroutine[Any, Any, list[Any]]:
+        """:meth:`adopt`, and tell all ranks at once; what is returned waits for them: their answers.
 
-        What was asked for here counts until reports must be younger than that.
+        A rank that cannot be reached is made like the others before it is given requests.
         """
-        if not self._has_peers or self._num_asking or anyio.current_time() < self._follows_from:
-            return
-        told = [rank.statistics for rank in self._ranks if rank.state is RankState.READY]
-        if told and all(one.is_sleeping for one in told) and not self._control.asleep:
-            self._control.sleep(1)
-        elif told and all(one.is_paused for one in told) and not self._control.is_paused:
-            self._control.pause()
-        elif told and self._control.is_paused and not any(one.is_paused for one in told):
-            self._control.resume()
-
-    async def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all ranks that can be reached and stay so; of several errors the first rank's.
-
-        All are asked at once, so that all hear of what is asked for in the same order. A rank that is lost
-        meanwhile, or joins, is made like the others when it can be reached.
-        """
-        answers: list[Any] = []
-        errors: dict[int, Exception] = {}
-
-        async def hear(rank: int, answer: Awaitable[Any]) -> None:
-            try:
-                answers.append(await answer)
-            except CallLostError as exc:
-                logger.info("%s", exc)
-            except Exception as exc:
-                errors[rank] = exc
-
-        asked = {rank: calls.call(method, *arguments) for rank, calls in self._calls.items()}
-        self._num_asking += 1
-        try:
-            async with anyio.create_task_group() as tasks:
-                for rank, answer in asked.items():
-                    tasks.start_soon(hear, rank, answer)
-        finally:
-            self._num_asking -= 1
-            self._follows_from = anyio.current_time() + REPORT_SECONDS
-            self._changed.set()
-        if errors:
-            raise errors[min(errors)]
-        return answers
+        self.adopt(order)
+        plain = to_plain(order)
+        return gather_answers([self._calls[rank].call("follow", plain) for rank in sorted(self._calls)])
 
     # ------------------------------------------------------------------ statistics
 

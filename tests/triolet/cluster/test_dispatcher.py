@@ -183,7 +183,7 @@ def test_what_is_held_ends_when_its_time_is_up_or_it_is_aborted() -> None:
     cluster.dispatcher.expire(3.0)
     assert [(output.request_id, output.finish_reason) for output in cluster.outputs()] == [(1, TIMEOUT)]
     cluster.dispatcher.abort(2, 4.0)
-    cluster.dispatcher.abort_held(5.0)
+    cluster.dispatcher.end_all(5.0)
     ends = [(output.request_id, output.finish_reason) for output in cluster.outputs()]
     assert ends == [(0, FinishReason.ABORT), (3, FinishReason.ABORT)]
     assert (cluster.dispatcher.num_requests, cluster.dispatcher.next_due()) == (0, None)

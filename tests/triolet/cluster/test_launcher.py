@@ -28,7 +28,7 @@ from triolet.cluster.messages import Start
 from triolet.cluster.parent_link import serve_parent
 from triolet.cluster.reception import FrontEndPlace
 from triolet.cluster.transport import Address
-from triolet.errors import UsageError
+from triolet.errors import ConflictError, InvalidRequestError, UsageError
 from triolet.request import FinishReason
 from triolet.statistics import FrontendStatistics, RankState
 
@@ -175,6 +175,37 @@ async def test_what_one_asks_of_the_others_is_done_there() -> None:
         assert await servers[0].launcher.call_peers("abort", ["a", "b"]) == [2]
         assert done == [("aborted", ("a", "b"))]
         assert await servers[0].launcher.call_peers("something else") == [], "the others do not know it"
+        await send(signal.SIGTERM)
+
+
+async def test_what_one_asks_of_the_engines_holds_for_all_when_it_is_answered() -> None:
+    launch = Launch()
+    async with launch.running() as (one, other):
+        await one.client.pause("keep")
+        assert other.client.is_paused
+        await other.client.sleep(1, "keep")
+        with pytest.raises(ConflictError, match=r"^the engine sleeps"):
+            await one.client.resume()
+        with pytest.raises(InvalidRequestError, match=r"^tags: must be one of"):
+            await one.client.wake_up(["brain"])  # type: ignore[list-item]
+        await one.client.restart_rank(0, 0.0)
+        await one.client.wake_up()
+        assert [server.client.is_paused for server in (one, other)] == [False, False]
+        assert await other.client.reset_prefix_cache(reset_running_requests=True)
+        assert await other.ask(1) is FinishReason.LENGTH
+        await send(signal.SIGTERM)
+
+
+async def test_a_pause_that_aborts_ends_the_requests_of_all() -> None:
+    launch = Launch()
+    async with launch.running() as (one, other):
+        other.client.add(make_request(1, max_tokens=10**6))
+        await other.client.get_outputs()
+        await one.client.pause("abort")
+        ends: list[Any] = []
+        while not ends:
+            ends = [output for output in await other.client.get_outputs() if output.finish_reason]
+        assert [(end.request_id, end.finish_reason) for end in ends] == [(1, FinishReason.ABORT)]
         await send(signal.SIGTERM)
 
 

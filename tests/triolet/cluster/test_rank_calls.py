@@ -7,7 +7,7 @@ import pytest
 from tests.triolet.cluster.ranks import FakeLink
 
 from triolet.cluster.messages import Call, RemoteError, Result
-from triolet.cluster.rank_calls import CallLostError, RankCalls
+from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers, result_of
 from triolet.errors import ConflictError, EngineError, InvalidRequestError
 
 pytestmark = pytest.mark.anyio
@@ -70,3 +70,31 @@ async def test_the_answer_to_a_call_that_was_given_up_is_dropped() -> None:
     with anyio.move_on_after(0):
         await calls.call("statistics")
     assert link.posted == [Call(0, "statistics"), Call(1, "statistics")]
+
+
+async def test_errors_that_say_themselves_whose_they_are_are_passed_on_as_they_are() -> None:
+    calls = RankCalls(FakeLink(), "API server 1", names_errors=False)
+    answer = calls.call("follow")
+    calls.settle(Result(0, error=RemoteError.of(ConflictError("rank 1: not now"))))
+    with pytest.raises(ConflictError, match=r"^rank 1: not now$"):
+        await answer
+
+
+async def give(value: Any) -> Any:
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+async def test_of_many_answers_those_count_that_were_not_lost() -> None:
+    assert await gather_answers([give(1), give(CallLostError("gone")), give(3)]) == [1, 3]
+    assert await gather_answers([]) == []
+    with pytest.raises(ConflictError, match="first"):
+        await gather_answers([give(0), give(ConflictError("first")), give(ConflictError("second"))])
+
+
+async def test_what_a_call_comes_to_is_sent_back() -> None:
+    assert await result_of(3, give("done")) == Result(3, "done")
+    assert await result_of(4, give(ConflictError("no"))) == Result(
+        4, error=RemoteError.of(ConflictError("no"))
+    )

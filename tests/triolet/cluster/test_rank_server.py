@@ -14,7 +14,8 @@ from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
 from tests.triolet.cluster.front_ends import SECRET, TestFrontEnd
 
 from triolet.args import EngineArgs
-from triolet.cluster.codec import from_plain
+from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.control_state import ControlState, Order
 from triolet.cluster.frames import WireError
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import (
@@ -196,28 +197,37 @@ async def test_a_front_end_that_takes_an_engine_in_never_for_long_is_dialled_eve
         assert dialled[-1] - dialled[0] >= 0.1 + 0.2 + 0.4 + 0.8
 
 
+def order(call_id: int, version: int, method: str, *arguments: Any) -> Call:
+    """A call that has an engine follow."""
+    return Call(call_id, "follow", (to_plain(Order(ControlState(version), method, arguments)),))
+
+
 async def test_calls_are_answered_to_whoever_asks() -> None:
     async with cluster() as (parent, [front_end]):
-        front_end.links[3].post(Call(5, "pause", ("keep", False)))
-        parent.link.post(Call(6, "statistics"))
-        await front_end.wait_until(lambda: Result(5) in front_end.messages)
-        result = await parent.wait_for(Result)
-        assert from_plain(RankStatistics, result.value).rank == 3
+        front_end.links[3].post(order(5, 1, "pause", "keep", False))
+        front_end.links[3].post(Call(6, "statistics"))
+        await front_end.wait_until(
+            lambda: len([one for one in front_end.messages if type(one) is Result]) == 2
+        )
+        results = {one.call_id: one for one in front_end.messages if isinstance(one, Result)}
+        assert results[5] == Result(5)
+        assert from_plain(RankStatistics, results[6].value).rank == 3
         assert parent.engine.calls == [("pause", "keep", False)]
 
 
 async def test_calls_begin_in_the_order_in_which_they_came() -> None:
     async with cluster() as (parent, [front_end]):
         for number in range(10):
-            front_end.links[3].post(Call(2 * number, "pause", ("keep", False)))
-            front_end.links[3].post(Call(2 * number + 1, "resume"))
+            front_end.links[3].post(order(2 * number, 2 * number + 1, "pause", "keep", False))
+            front_end.links[3].post(order(2 * number + 1, 2 * number + 2, "resume"))
         await front_end.wait_until(lambda: Result(19) in front_end.messages)
         assert parent.engine.calls == [("pause", "keep", False), ("resume",)] * 10
 
 
-async def test_a_front_end_that_talks_nonsense_is_dropped_and_dialled_again() -> None:
+@pytest.mark.parametrize("message", [Stop(), Call(1, "rm"), Call(1, "follow", ("this",))])
+async def test_a_front_end_that_talks_nonsense_is_dropped_and_dialled_again(message: Message) -> None:
     async with cluster() as (parent, [front_end]):
-        front_end.links[3].post(Stop())
+        front_end.links[3].post(message)
         await front_end.wait_until(lambda: len(front_end.ready) == 2)
         assert not parent.has_ended.is_set()
 

@@ -10,13 +10,14 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskGroup
-from tests.triolet.cluster.ranks import FakeLink, ask, load, ready, report, router_args, said
+from tests.triolet.cluster.ranks import FakeLink, ask, ready, report, router_args, said
 
 from triolet.cluster.client import EngineClient
-from triolet.cluster.codec import to_plain
-from triolet.cluster.messages import Abort, Call, Outputs, RankReport, RemoteError, Result
+from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.control_state import ControlState, Order
+from triolet.cluster.messages import Abort, Call, Outputs, RemoteError, Result
 from triolet.cluster.router import Router
-from triolet.errors import ConflictError, InvalidRequestError, ModelLoadError, OverloadedError
+from triolet.errors import ConflictError, ModelLoadError, OverloadedError
 from triolet.request import FinishReason
 from triolet.statistics import CoreStatistics, RankState, RankStatistics
 
@@ -47,7 +48,7 @@ class Served:
     async def answer(self, rank: int, method: str, value: Any = None, error: Exception | None = None) -> Call:
         """Wait for a rank to be called, and answer."""
         call: Call = await self.links[rank].next(Call)
-        assert call.method == method
+        assert method in (call.method, asked(call).method)
         self.links[rank].say(Result(call.call_id, value, None if error is None else RemoteError.of(error)))
         return call
 
@@ -66,6 +67,11 @@ class Served:
             for one in answers:
                 await one
         return got[0]
+
+
+def asked(call: Call) -> Order:
+    """The order in a call, if it is one."""
+    return from_plain(Order, call.arguments[0]) if call.method == "follow" else Order()
 
 
 @asynccontextmanager
@@ -207,51 +213,40 @@ class TestControl:
             call = cluster.router.reset_prefix_cache(reset_running_requests=True)
             assert await cluster.during(call, *asked) is expected
 
-    async def test_what_is_asked_wrongly_is_refused_before_any_rank_is_asked(self) -> None:
+    async def test_an_error_of_one_rank_names_it_and_all_sleep_on(self) -> None:
         async with served() as cluster:
-            for call in (
-                cluster.router.pause("sometimes"),  # type: ignore[arg-type]
-                cluster.router.sleep(7, "abort"),
-                cluster.router.sleep(1, "never"),  # type: ignore[arg-type]
-                cluster.router.wake_up(["brain"]),  # type: ignore[list-item]
-            ):
-                with pytest.raises(InvalidRequestError):
-                    await call
-            assert cluster.links[0].posted == []
-
-    async def test_an_error_of_one_rank_names_it(self) -> None:
-        async with served() as cluster:
-            answers = [
-                cluster.answer(0, "sleep"),
-                cluster.answer(1, "sleep"),
-            ]
+            answers = [cluster.answer(0, "sleep"), cluster.answer(1, "sleep")]
             await cluster.during(cluster.router.sleep(1, "abort"), *answers)
             error = await cluster.during(
                 cluster.router.wake_up(),
                 cluster.answer(1, "wake_up", error=ModelLoadError("the file is gone")),
                 cluster.answer(0, "wake_up"),
+                cluster.answer(0, "follow"),
+                cluster.answer(1, "follow"),
             )
             assert isinstance(error, ModelLoadError)
             assert error.message == "rank 1: the file is gone"
             assert cluster.router.is_sleeping
 
-    async def test_what_was_asked_for_last_is_what_holds_at_all_ranks(self) -> None:
+    async def test_all_ranks_hear_of_all_in_the_same_order_whatever_takes_long(self) -> None:
         async with served() as cluster:
-            router, answer = cluster.router, cluster.answer
-            await cluster.during(router.sleep(1, "keep"), answer(0, "sleep"), answer(1, "sleep"))
-            cluster.tasks.start_soon(router.wake_up)
-            cluster.tasks.start_soon(router.sleep, 1, "abort")
-            await anyio.wait_all_tasks_blocked()
-            asked = [
-                [call.method for call in cluster.links[rank].posted if isinstance(call, Call)]
-                for rank in (0, 1)
-            ]
-            assert asked[0] == asked[1]
+            router = cluster.router
+            asked_for = (router.pause("wait"), router.sleep(1, "keep"), router.wake_up())
+            for call in asked_for:
+                cluster.tasks.start_soon(cluster.during, call)
+                await anyio.wait_all_tasks_blocked()
             for rank in (0, 1):
-                for method in asked[rank]:
-                    await answer(rank, method)
-            await anyio.wait_all_tasks_blocked()
-            assert router.is_sleeping is (asked[0][-1] == "sleep")
+                told = [asked(call) for call in cluster.links[rank].take(Call)]
+                assert [order.method for order in told] == ["pause", "sleep", "wake_up"]
+                assert [order.state.version for order in told] == [1, 2, 3]
+            assert not router.is_sleeping
+
+    async def test_what_is_asked_for_is_done_whoever_waits(self) -> None:
+        async with served() as cluster:
+            with anyio.move_on_after(0):
+                await cluster.router.pause("keep")
+            await cluster.answer(0, "pause")
+            assert cluster.router.is_paused
 
     async def test_a_rank_that_is_lost_meanwhile_is_not_waited_for(self) -> None:
         async with served() as cluster:
@@ -266,8 +261,8 @@ class TestControl:
             await cluster.router.pause("keep")
             link = await cluster.join(1, generation=1)
             assert link.added() == []
-            call = await cluster.answer(1, "pause")
-            assert call.arguments == ("keep", False)
+            order = asked(await cluster.answer(1, "pause"))
+            assert order.state == ControlState(1, is_paused=True)
             await anyio.wait_all_tasks_blocked()
             assert len(link.added()) == 1
 
@@ -277,50 +272,16 @@ class TestControl:
             await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
             await cluster.join(0, generation=1)
             call = await cluster.links[0].next(Call)
-            assert (call.method, call.arguments) == ("sleep", (1, "keep"))
+            assert asked(call).method == "sleep"
             await cluster.during(cluster.router.wake_up(["weights"]), cluster.answer(1, "wake_up"))
-            cluster.links[0].say(Result(call.call_id))
-            await cluster.answer(0, "sleep")
-            call = await cluster.answer(0, "wake_up")
-            assert call.arguments == (["weights"],)
-            await anyio.wait_all_tasks_blocked()
-            assert cluster.router.rank_states == (RankState.READY, RankState.READY)
-
-    async def test_one_that_joins_while_the_others_wake_up_is_awake_like_them(self) -> None:
-        async with served() as cluster:
-            await cluster.lose(0)
-            await cluster.during(cluster.router.sleep(1, "abort"), cluster.answer(1, "sleep"))
-            waking = cluster.router.wake_up()
-            await cluster.during(waking, cluster.join(0, generation=1), cluster.answer(1, "wake_up"))
-            assert cluster.links[0].posted == []
-            assert not cluster.router.is_sleeping
-
-    async def test_one_that_joins_while_a_pause_is_given_up_is_not_paused(self) -> None:
-        async with served() as cluster:
-            await cluster.lose(0)
-            cluster.tasks.start_soon(cluster.router.pause, "keep")
-            pause = await cluster.links[1].next(Call)
-            await cluster.join(0, generation=1)
-            await cluster.answer(0, "pause")
-            await anyio.wait_all_tasks_blocked()
-            cluster.tasks.start_soon(cluster.router.resume)
-            for rank in (0, 1):
-                await cluster.answer(rank, "resume")
-            cluster.links[1].say(Result(pause.call_id))
-            await anyio.wait_all_tasks_blocked()
-            assert cluster.links[0].posted == []
-
-    async def test_one_that_comes_back_goes_on_if_it_missed_that(self) -> None:
-        async with served() as cluster:
-            pausing = cluster.router.pause("keep")
-            await cluster.during(pausing, cluster.answer(0, "pause"), cluster.answer(1, "pause"))
-            await cluster.lose(0)
-            await cluster.during(cluster.router.resume(), cluster.answer(1, "resume"))
-            await cluster.join(0)
+            cluster.links[0].say(Result(call.call_id, error=RemoteError.of(ConflictError("overtaken"))))
             await cluster.answer(0, "wake_up")
-            await cluster.answer(0, "resume")
             await anyio.wait_all_tasks_blocked()
             assert cluster.router.rank_states == (RankState.READY, RankState.READY)
+
+    async def test_one_that_joins_is_asked_nothing_where_nobody_ever_asked_for_anything(self) -> None:
+        async with served() as cluster:
+            assert cluster.links[0].posted == []
 
     async def test_one_that_cannot_be_like_the_others_is_sent_away(self) -> None:
         async with served() as cluster:
@@ -331,46 +292,52 @@ class TestControl:
             await anyio.wait_all_tasks_blocked()
             assert "cannot be paused or put to sleep" in str(cluster.links[0].closed_reason)
 
-    async def test_a_pause_that_aborts_ends_what_is_held(self) -> None:
+    async def test_a_pause_that_aborts_ends_all_requests_wherever_they_are(self) -> None:
         async with served(1) as cluster:
             cluster.router.add(ask(1))
+            cluster.router.add(ask(2))
+            cluster.links[0].say(Outputs((said(1, 5),)))
+            await cluster.router.get_outputs()
+            await cluster.during(cluster.router.pause("abort"), cluster.answer(0, "pause"))
+            ends = await cluster.router.get_outputs()
+            assert [(end.request_id, end.finish_reason) for end in ends] == [
+                (1, FinishReason.ABORT),
+                (2, FinishReason.ABORT),
+            ]
+            assert cluster.links[0].take(Abort) == [Abort((1,)), Abort((2,))]
+            cluster.router.add(ask(3))
             await cluster.lose(0)
             await cluster.router.pause("abort")
             (end,) = await cluster.router.get_outputs()
-            assert (end.request_id, end.finish_reason) == (1, FinishReason.ABORT)
+            assert (end.request_id, end.finish_reason) == (3, FinishReason.ABORT)
 
-    async def test_reports_older_than_a_call_say_nothing_of_it(self) -> None:
-        async with served(1, num_front_ends=2) as cluster:
+    async def test_where_others_decide_they_are_asked_and_followed(self) -> None:
+        asked_for: list[Any] = []
 
-            async def tell() -> None:
-                await anyio.wait_all_tasks_blocked()
-                cluster.router.update([report(0, is_paused=False)])
-                assert cluster.router.is_paused
+        async def decide(*what: Any) -> bool:
+            asked_for.append(what)
+            return False
 
-            await cluster.during(cluster.router.pause("keep"), tell(), cluster.answer(0, "pause"), tell())
-            assert cluster.router._sleeps_until < math.inf, "to look at what was told by then"
-            cluster.router._follows_from = 0.0
-            cluster.router.update([])
-            assert not cluster.router.is_paused, "nothing newer came: somebody has resumed it"
+        router = Router(router_args(), range(1), num_front_ends=2, ask=decide)
+        await router.pause("wait", clear_cache=False)
+        await router.wake_up(("weights",))
+        assert await router.reset_prefix_cache() is False
+        assert asked_for == [
+            ("pause", "wait", False),
+            ("wake_up", ("weights",)),
+            ("reset_prefix_cache", False),
+        ]
+        assert not router.is_paused
+        assert await router.follow(Order(ControlState(1, is_paused=True), "pause", ("keep", True))) == []
+        assert router.is_paused
 
-    async def test_what_other_front_ends_ask_for_is_known_from_reports(self) -> None:
-        async with served(num_front_ends=2) as cluster:
-            router = cluster.router
 
-            def tell(*flags: tuple[bool, bool]) -> None:
-                loads = [load(is_paused=paused, is_sleeping=sleeping) for paused, sleeping in flags]
-                router.update(
-                    RankReport(rank, 0, RankState.READY, one, None, 0, None) for rank, one in enumerate(loads)
-                )
-
-            tell((True, False), (False, False))
-            assert not router.is_paused
-            tell((True, False), (True, False))
-            assert (router.is_paused, router.is_sleeping) == (True, False)
-            tell((True, True), (True, True))
-            assert (router.is_paused, router.is_sleeping) == (True, True)
-            tell((False, False), (False, False))
-            assert (router.is_paused, router.is_sleeping) == (False, False)
+async def test_a_link_whose_place_another_took_is_closed() -> None:
+    async with served(1) as cluster:
+        first = cluster.links[0]
+        await cluster.join(0, generation=1)
+        assert first.closed_reason == "another connection took its place"
+        assert cluster.router.rank_states == (RankState.READY,)
 
 
 class TestStatistics:
