@@ -57,6 +57,7 @@ class RequestOptions:
     same salt. ``queue_timeout``, ``first_token_timeout``, ``timeout``: seconds from arrival until the first
     step, the first token, the end; a request that is late ends with what it has, finish reason ``timeout``.
     ``data_parallel_rank``: which of several engines is to serve it; the least busy one if None.
+    ``reports_prompt_progress``: there is an output for each part of the prompt that is computed.
     """
 
     priority: int = 0
@@ -66,6 +67,7 @@ class RequestOptions:
     first_token_timeout: float | None = None
     timeout: float | None = None
     data_parallel_rank: int | None = None
+    reports_prompt_progress: bool = False
 
     def __post_init__(self) -> None:
         check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
@@ -80,6 +82,10 @@ class RequestOptions:
                 check_float(name, getattr(self, name), 0.0, MAX_SECONDS, is_low_open=True)
         if self.data_parallel_rank is not None:
             check_int("data_parallel_rank", self.data_parallel_rank, 0, MAX_RANK)
+        if not isinstance(self.reports_prompt_progress, bool):
+            raise InvalidRequestError(
+                "reports_prompt_progress: must be true or false", param="reports_prompt_progress"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +153,8 @@ class TokenOutput:
     ``error_param``: the field of the request that is to blame for the ``error``; None where the engine is.
     ``is_engine_dead``: the engine that ran the request has ended, of which ``error`` is the cause.
     ``num_cached_tokens``: how much of the prompt was found in the prefix cache. ``prompt_logprobs``: of the
-    next tokens of the prompt after its first, where they were asked for.
+    next tokens of the prompt after its first, where they were asked for. ``num_computed_prompt_tokens``: how
+    much of the prompt is computed, told only before the first token, and where it was asked for.
     """
 
     request_id: int
@@ -160,6 +167,7 @@ class TokenOutput:
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     is_engine_dead: bool = False
+    num_computed_prompt_tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,6 +200,8 @@ class RequestOutput:
     tokens so far, of all continuations, whatever the kind. ``seed`` is the one used, so that any sample can
     be had again. ``prompt_logprobs`` has an entry for each token of the prompt, None for the first; it comes
     once, with the first output. ``error`` says what went wrong where the finish reason is ``error``.
+    ``num_computed_prompt_tokens`` is all of the prompt from the first token on; before that there are outputs
+    only where ``reports_prompt_progress`` asks for them, without any continuation.
     """
 
     request_id: str
@@ -202,6 +212,7 @@ class RequestOutput:
     seed: int
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
+    num_computed_prompt_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     timings: RequestTimings
     error: str | None = None

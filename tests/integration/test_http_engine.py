@@ -57,6 +57,36 @@ class TestAnswers:
         assert fold_completion(events[:-1])[0]["text"] == "defg"
         assert events[-2]["usage"] == plain["usage"]
 
+    @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+    async def test_progress_of_a_long_prompt(
+        self, anyio_backend_name: str, byte_model: Path, path: str
+    ) -> None:
+        text = "x" * 300
+        prompt = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+        body = prompt | {"max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}}
+        engine = make(byte_model, max_num_batched_tokens=64, max_num_seqs=8)
+        async with serving(engine, anyio_backend_name) as running:
+            asked, again, unasked = [
+                events_of((await running.client.post(path, json=body | options)).text)[:-1]
+                for options in ({"return_progress": True}, {"return_progress": True}, {})
+            ]
+        usage = asked[-1]["usage"]
+        told = [event["prompt_progress"] for event in asked if "prompt_progress" in event]
+        assert [one["processed"] for one in told] == [
+            *range(64, usage["prompt_tokens"], 64), usage["prompt_tokens"]
+        ]  # fmt: skip
+        assert {(one["total"], one["cache"]) for one in told} == {(usage["prompt_tokens"], 0)}
+        times = [one["time_ms"] for one in told]
+        assert times == sorted(times)
+        (last,) = [event["prompt_progress"] for event in again if "prompt_progress" in event]
+        assert last["cache"] == again[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        assert not any("prompt_progress" in event for event in unasked)
+        texts = [
+            [event["choices"] for event in events if "prompt_progress" not in event]
+            for events in (asked, unasked)
+        ]
+        assert [len(one) for one in texts] == [len(texts[1])] * 2
+
     async def test_chat_goes_through_the_template(self, anyio_backend_name: str, byte_model: Path) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "logprobs": True}
         async with serving(make(byte_model), anyio_backend_name) as running:

@@ -21,6 +21,7 @@ HUGE = 10**400
         ("queue_timeout", 1),
         ("first_token_timeout", 0.001),
         ("timeout", 86_400),
+        ("reports_prompt_progress", True),
     ],
 )
 def test_options_within_the_bounds_are_taken(name: str, value: Any) -> None:
@@ -32,6 +33,7 @@ def test_options_within_the_bounds_are_taken(name: str, value: Any) -> None:
     [
         *[("priority", value) for value in (None, 1.5, True, "1", 2**31, -(2**31), HUGE)],
         *[(key, value) for key in ("fairness_key", "cache_salt") for value in (None, 5, b"x", "x" * 257)],
+        *[("reports_prompt_progress", value) for value in (None, 1, "yes")],
         *[
             (name, value)
             for name in ("queue_timeout", "first_token_timeout", "timeout")

@@ -66,6 +66,8 @@ class RequestState(ABC):
         self.requests = requests
         self.first_token: float | None = None
         self.num_cached_tokens = 0
+        self.num_computed_prompt_tokens = 0
+        self._has_progressed = False
         self.error: str | None = None
         self._last_token: float | None = None
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
@@ -104,7 +106,9 @@ class RequestState(ABC):
         if output.token_ids:
             self.first_token = now if self.first_token is None else self.first_token
             self._last_token = now
+            self.num_computed_prompt_tokens = len(self.head.prompt_token_ids)
         if output.request_id == self.requests[0].request_id:
+            self._note_progress(output.num_computed_prompt_tokens)
             self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
             if output.prompt_logprobs is not None:
                 self._prompt_logprobs += output.prompt_logprobs
@@ -123,7 +127,9 @@ class RequestState(ABC):
         if is_held_back and not self.is_finished:
             return None
         completions = self._take_completions()
-        return self._output(completions) if completions or self.is_finished else None
+        has_news = completions or self.is_finished or self._has_progressed
+        self._has_progressed = False
+        return self._output(completions) if has_news else None
 
     @abstractmethod
     def _update(self, output: TokenOutput, now: float) -> CoreOrders: ...
@@ -138,6 +144,12 @@ class RequestState(ABC):
     def _take_completions(self) -> list[CompletionOutput]:
         """Of the continuations that have news, by index."""
 
+    def _note_progress(self, num_tokens: int) -> None:
+        """A request that was thrown out computes its prompt again, and is not told of that twice."""
+        if num_tokens > self.num_computed_prompt_tokens:
+            self.num_computed_prompt_tokens = num_tokens
+            self._has_progressed = True
+
     def _output(self, completions: list[CompletionOutput]) -> RequestOutput:
         head = self.head
         return RequestOutput(
@@ -149,6 +161,7 @@ class RequestState(ABC):
             seed=head.seed,
             num_output_tokens=self.num_output_tokens,
             num_cached_tokens=self.num_cached_tokens,
+            num_computed_prompt_tokens=self.num_computed_prompt_tokens,
             prompt_logprobs=self._take_prompt_logprobs(),
             timings=RequestTimings(
                 arrived=head.arrived, first_token=self.first_token, last_token=self._last_token

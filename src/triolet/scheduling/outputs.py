@@ -56,7 +56,7 @@ def take_in(sequence: Sequence, row: PlanRow, result: RowResult) -> TokenOutput 
         )
     prompt_logprobs = _new_prompt_logprobs(sequence, row, result.prompt_logprobs)
     if not result.token_ids and not prompt_logprobs:
-        return None
+        return _progress(sequence)
     num_tokens, finish_reason = _find_end(sequence, result.token_ids)
     token_ids = result.token_ids[:num_tokens]
     sequence.token_ids += token_ids
@@ -67,6 +67,19 @@ def take_in(sequence: Sequence, row: PlanRow, result: RowResult) -> TokenOutput 
         prompt_logprobs=prompt_logprobs,
         finish_reason=finish_reason,
         stop_token_id=token_ids[-1] if finish_reason is FinishReason.STOP else None,
+        num_cached_tokens=sequence.num_cached_tokens or 0,
+    )
+
+
+def _progress(sequence: Sequence) -> TokenOutput | None:
+    """How much of the prompt is computed, where that was asked for; no longer once there is a token."""
+    request = sequence.request
+    num_prompt_tokens = len(request.prompt_token_ids)
+    if not request.options.reports_prompt_progress or len(sequence.token_ids) > num_prompt_tokens:
+        return None
+    return TokenOutput(
+        request_id=request.request_id,
+        num_computed_prompt_tokens=sequence.num_computed_tokens,
         num_cached_tokens=sequence.num_cached_tokens or 0,
     )
 

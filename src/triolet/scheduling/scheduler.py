@@ -211,7 +211,8 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Take in what a plan computed; plans are committed in the order they were made.
 
-        Returns one output for each row that gave a token or failed, in the order of the rows.
+        Returns one output for each row that gave a token or failed, in the order of the rows, and for parts
+        of prompts whose progress is reported.
         """
         expected, sequences = self._in_flight.popleft()
         assert plan is expected, "plans are committed in the order they were made"

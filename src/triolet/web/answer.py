@@ -6,6 +6,7 @@ Knows nothing of the choices in an answer.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from quart import Response, request
 from triolet.errors import ModelNotFoundError
 from triolet.web.body import BodyTimeoutError, discard_body
 from triolet.web.errors import is_messages_route
-from triolet.web.generation import Delta, Generation, Usage
+from triolet.web.generation import Delta, Generation, PromptProgress, Usage
 from triolet.web.request_scope import request_name, request_scope
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -63,12 +64,19 @@ def check_model(engine: ServingEngine, model: str | None) -> str:
 
 
 async def answer(
-    generation: Generation, shape: AnswerShape, *, is_streamed: bool, ping_interval: float
+    generation: Generation,
+    shape: AnswerShape,
+    *,
+    is_streamed: bool,
+    ping_interval: float,
+    tell_progress: Callable[[PromptProgress], bytes] | None = None,
 ) -> Response:
     """The response to a request that has been submitted, streamed or whole. Leaving it aborts the request."""
     request_scope().generation = generation
     if is_streamed:
-        return await event_stream_response(generation, shape, ping_interval=ping_interval)
+        return await event_stream_response(
+            generation, shape, ping_interval=ping_interval, tell_progress=tell_progress
+        )
     try:
         while not generation.is_finished:
             for delta in await generation.next():

@@ -19,6 +19,7 @@ from triolet.web.generation import (
     Delta,
     FoldedChoice,
     FoldedChoices,
+    PromptProgress,
     Usage,
     counting_refusals,
     require_serving,
@@ -73,6 +74,11 @@ class ChatShape:
 
     def closing(self, usage: Usage) -> bytes:
         return self._frame.closing(usage)
+
+    def progress(self, progress: PromptProgress) -> bytes:
+        """What comes while the prompt is computed: a chunk without news of the first choice."""
+        choice = b'{"index":0,"delta":{},"logprobs":null,"finish_reason":null}'
+        return self._frame.progress(choice, progress)
 
     def failure(self, error: TrioletError) -> bytes:
         return self._frame.failure(error)
@@ -164,5 +170,9 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
         )
         shape = ChatShape(head, engine.tokenizer, body, lambda: generation.usage)
         return await answer(
-            generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
+            generation,
+            shape,
+            is_streamed=bool(body.stream),
+            ping_interval=settings.ping_interval,
+            tell_progress=shape.progress if body.return_progress else None,
         )

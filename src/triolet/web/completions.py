@@ -18,6 +18,7 @@ from triolet.web.generation import (
     Delta,
     FoldedChoice,
     FoldedChoices,
+    PromptProgress,
     Usage,
     counting_refusals,
     require_serving,
@@ -65,6 +66,11 @@ class CompletionShape:
 
     def closing(self, usage: Usage) -> bytes:
         return self._frame.closing(usage)
+
+    def progress(self, progress: PromptProgress) -> bytes:
+        """What comes while the prompt is computed: a chunk without news of the first choice."""
+        choice = b'{"index":0,"text":"","logprobs":null,"finish_reason":null}'
+        return self._frame.progress(choice, progress)
 
     def failure(self, error: TrioletError) -> bytes:
         return self._frame.failure(error)
@@ -129,5 +135,9 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
             )
         shape = CompletionShape(head, engine.tokenizer, body, lambda: generation.usage)
         return await answer(
-            generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
+            generation,
+            shape,
+            is_streamed=bool(body.stream),
+            ping_interval=settings.ping_interval,
+            tell_progress=shape.progress if body.return_progress else None,
         )

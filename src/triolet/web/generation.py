@@ -7,6 +7,7 @@ shape of any answer.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ __all__ = [
     "FoldedChoices",
     "Generation",
     "PromptPart",
+    "PromptProgress",
     "Usage",
     "counting_refusals",
     "require_serving",
@@ -121,6 +123,19 @@ class Usage:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """Tokens of all prompts: how many there are, were found in the prefix cache, and are computed or found.
+
+    ``seconds`` since they were submitted.
+    """
+
+    num_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    seconds: float
+
+
 class Generation:
     """Reads the streams of one request, each with ``num_choices`` choices: those of the first come first.
 
@@ -139,6 +154,7 @@ class Generation:
         is_prompt_only: bool = False,
         blaming: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_leaving: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open = dict(enumerate(streams))
         self._num_prompt_tokens = sum(len(stream.prompt_token_ids) for stream in streams)
@@ -147,6 +163,8 @@ class Generation:
         self._is_prompt_only = is_prompt_only
         self._blaming = blaming
         self._is_leaving = is_leaving
+        self._clock = clock
+        self._submitted_at = clock()
         self._prompts: dict[int, PromptPart] = {}
         self._begun: set[int] = set()
         self._last: dict[int, RequestOutput] = {}
@@ -170,6 +188,17 @@ class Generation:
             usage.completion_tokens += 0 if self._is_prompt_only else output.num_output_tokens
             usage.cached_tokens += output.num_cached_tokens
         return usage
+
+    @property
+    def prompt_progress(self) -> PromptProgress:
+        """How far the prompts are. It is told of only where the request's options ask for it."""
+        outputs = self._last.values()
+        return PromptProgress(
+            num_tokens=self._num_prompt_tokens,
+            num_cached_tokens=sum(output.num_cached_tokens for output in outputs),
+            num_computed_tokens=sum(output.num_computed_prompt_tokens for output in outputs),
+            seconds=self._clock() - self._submitted_at,
+        )
 
     async def next(self, within: float = math.inf) -> list[Delta]:
         """Wait for news; none after ``within`` seconds without any.

@@ -75,6 +75,7 @@ class GenerationBody(Struct, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     n: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
@@ -129,6 +130,11 @@ class GenerationBody(Struct, kw_only=True):
                 "prompt_logprobs: they do not come in a stream; send the request without stream",
                 param="prompt_logprobs",
             )
+        if self.return_progress and (not self.stream or self.use_beam_search):
+            raise InvalidRequestError(
+                "return_progress: allowed only with stream, and not with use_beam_search",
+                param="return_progress",
+            )
         if self.length_penalty not in (None, 1) and not self.use_beam_search:
             raise InvalidRequestError(
                 "length_penalty: allowed only with use_beam_search", param="length_penalty"
@@ -146,7 +152,12 @@ class GenerationBody(Struct, kw_only=True):
         given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
         if timeout is not None:
             given["timeout"] = min(timeout, given.get("timeout", timeout))
-        return RequestOptions(fairness_key=caller[:MAX_KEY_LENGTH], data_parallel_rank=rank, **given)
+        return RequestOptions(
+            fairness_key=caller[:MAX_KEY_LENGTH],
+            data_parallel_rank=rank,
+            reports_prompt_progress=bool(self.return_progress),
+            **given,
+        )
 
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from quart import Response
 
 from triolet.errors import EngineGenerateError, TrioletError
 from triolet.web.errors import error_body
-from triolet.web.generation import Delta, Generation, Usage
+from triolet.web.generation import Delta, Generation, PromptProgress, Usage
 
 __all__ = ["ChunkFrame", "EventStream", "StreamShape", "event_stream_response"]
 
@@ -55,6 +55,17 @@ class ChunkFrame:
             return DONE
         return self._with_usage(b"", usage) + DONE
 
+    def progress(self, choice: bytes, progress: PromptProgress) -> bytes:
+        """What comes while the prompt is computed, in the names that llama-server has for it."""
+        told = {
+            "total": progress.num_tokens,
+            "cache": progress.num_cached_tokens,
+            "processed": progress.num_computed_tokens,
+            "time_ms": round(1000 * progress.seconds),
+        }
+        chunk = self.chunk(choice).rstrip()
+        return chunk[:-1] + b',"prompt_progress":' + msgspec.json.encode(told) + b"}\n\n"
+
     def failure(self, error: TrioletError) -> bytes:
         """What comes instead of the rest."""
         return b"data: " + msgspec.json.encode(error_body(error)) + b"\n\n" + DONE
@@ -83,16 +94,24 @@ class EventStream:
     """The body of a streamed answer, an asynchronous iterator of bytes. Leaving it aborts the generation.
 
     ``ping_interval`` seconds after the last bytes there is a ping, whatever the engine does: outputs may hold
-    nothing to tell yet, as while a call is read.
+    nothing to tell yet, as while a call is read. ``tell_progress`` writes how far the prompts are.
 
     A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
     """
 
     def __init__(
-        self, generation: Generation, shape: StreamShape, first: Sequence[Delta], *, ping_interval: float
+        self,
+        generation: Generation,
+        shape: StreamShape,
+        first: Sequence[Delta],
+        *,
+        ping_interval: float,
+        tell_progress: Callable[[PromptProgress], bytes] | None = None,
     ) -> None:
         self._generation = generation
         self._shape = shape
+        self._tell_progress = tell_progress
+        self._num_computed_tokens = 0
         self._ping_interval = ping_interval
         self._is_ended = False
         self._ping_at = anyio.current_time() + ping_interval
@@ -133,10 +152,19 @@ class EventStream:
 
     def _encode(self, deltas: Sequence[Delta]) -> bytes:
         events = b"".join([self._shape.chunks(delta) for delta in deltas])
+        if self._tell_progress is not None:
+            events = self._news_of_prompts(self._tell_progress) + events
         if not self._generation.is_finished:
             return events
         self._is_ended = True
         return events + self._shape.closing(self._generation.usage)
+
+    def _news_of_prompts(self, tell: Callable[[PromptProgress], bytes]) -> bytes:
+        progress = self._generation.prompt_progress
+        if progress.num_computed_tokens == self._num_computed_tokens:
+            return b""
+        self._num_computed_tokens = progress.num_computed_tokens
+        return tell(progress)
 
     def _end_with(self, error: Exception) -> bytes:
         self._is_ended = True
@@ -147,7 +175,11 @@ class EventStream:
 
 
 async def event_stream_response(
-    generation: Generation, shape: StreamShape, *, ping_interval: float
+    generation: Generation,
+    shape: StreamShape,
+    *,
+    ping_interval: float,
+    tell_progress: Callable[[PromptProgress], bytes] | None = None,
 ) -> Response:
     """Start a streamed answer once the first output is there, so that an early error keeps its status.
 
@@ -155,7 +187,7 @@ async def event_stream_response(
     """
     try:
         first = await generation.next(ping_interval)
-        body = EventStream(generation, shape, first, ping_interval=ping_interval)
+        body = EventStream(generation, shape, first, ping_interval=ping_interval, tell_progress=tell_progress)
     except BaseException:
         generation.abort()
         raise

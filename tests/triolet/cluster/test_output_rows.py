@@ -30,6 +30,7 @@ OUTPUTS = st.builds(
     finish_reason=st.none() | st.sampled_from(FinishReason),
     error=st.none() | st.text(),
     num_cached_tokens=st.integers(0, 2**40),
+    num_computed_prompt_tokens=st.integers(0, 2**40),
     prompt_logprobs=MANY_LOGPROBS,
 )
 

@@ -247,6 +247,25 @@ def test_an_output_handed_out_does_not_change_later(inputs: InputProcessor) -> N
     assert (first.outputs[0].text, first.outputs[0].token_ids) == ("a", [*b"a"])
 
 
+class TestPromptProgress:
+    def test_it_comes_without_a_continuation_and_is_complete_with_the_first_token(
+        self, inputs: InputProcessor
+    ) -> None:
+        state = new_state(inputs)
+        num_tokens = len(state.state.head.prompt_token_ids)
+        first = state.update(num_computed_prompt_tokens=1)
+        assert first is not None
+        assert (first.outputs, first.num_computed_prompt_tokens, first.is_finished) == ([], 1, False)
+        assert state.update(num_computed_prompt_tokens=1) is None, "it was thrown out and has caught up"
+        second = state.update(b"a")
+        assert second is not None
+        assert second.num_computed_prompt_tokens == num_tokens
+
+    def test_final_outputs_wait_for_the_end(self, inputs: InputProcessor) -> None:
+        state = new_state(inputs, output_kind=RequestOutputKind.FINAL_ONLY)
+        assert state.update(num_computed_prompt_tokens=1) is None
+
+
 class TestPromptLogprobs:
     ENTRIES = tuple(TokenLogprobs((token_id,), (-1.0,), 1) for token_id in (2, 3))
 

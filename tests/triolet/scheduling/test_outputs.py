@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from triolet.plan import PlanRow, StepPlan, StepResult
-from triolet.request import FinishReason, Request, TokenLogprobs
+from triolet.request import FinishReason, Request, RequestOptions, TokenLogprobs, TokenOutput
 from triolet.scheduling.outputs import RowResult, split_result, take_in
 from triolet.scheduling.sequence import Sequence
 
@@ -64,6 +66,17 @@ def test_a_chunk_that_is_not_the_last_tells_of_nothing_but_prompt_logprobs() -> 
     output = take_in(sequence, row(0), RowResult(prompt_logprobs=(logprobs(2),)))
     assert output is not None
     assert (output.token_ids, output.prompt_logprobs) == ((), (logprobs(2),))
+
+
+def test_progress_is_told_where_asked_for_and_until_the_first_token() -> None:
+    asked = replace(REQUEST, options=RequestOptions(reports_prompt_progress=True))
+    sequence = Sequence(asked, max_length=6)
+    sequence.num_computed_tokens = 1
+    output = take_in(sequence, row(0), RowResult())
+    assert output == TokenOutput(request_id=3, num_computed_prompt_tokens=1)
+    take_in(sequence, row(0), RowResult(token_ids=(5,)))
+    sequence.num_computed_tokens = 0
+    assert take_in(sequence, row(0), RowResult()) is None, "it is computed anew"
 
 
 def test_a_result_is_split_by_rows() -> None:

@@ -143,6 +143,8 @@ def message(**fields: Any) -> dict[str, Any]:
         ({"stream": "yes"}, "stream"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"stream": True, "stream_options": {"nonsense": 1}}, "stream_options.nonsense"),
+        ({"return_progress": True}, "return_progress"),
+        ({"return_progress": True, "stream": True, "use_beam_search": True}, "return_progress"),
         ({"stream": True, "stream_options": {"continuous_usage_stats": 1}},
          "stream_options.continuous_usage_stats"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
