@@ -260,6 +260,10 @@ class ServeArgs(EngineArgs):
     shutdown_timeout: float = option(
         30.0, "Seconds that requests under way may take to finish on SIGTERM.", group="http"
     )
+    page: bool = option(
+        True, "Serve a page to chat with the model and to watch the engine, at /; its files need no key.",
+        group="http",
+    )  # fmt: skip
     cors_origin: tuple[str, ...] = option(
         (), "Origins whose pages may use the server in a browser, such as https://example.org; * is any.",
         group="http",

@@ -28,6 +28,7 @@ from triolet.web.errors import install_error_handlers
 from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
+from triolet.web.page_api import add_page_routes
 from triolet.web.peers import NoPeers, Peers
 from triolet.web.request_scope import RequestScopes
 from triolet.web.serving_engine import ServingEngine
@@ -62,7 +63,9 @@ def blueprint(
     add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
     add_control_routes(routes, engine, settings, admission)
-    add_document_routes(routes)
+    add_document_routes(routes, has_page=settings.has_page)
+    if settings.has_page:
+        add_page_routes(routes)
     add_unserved_routes(routes)
     install_error_handlers(routes)
     routes.after_request(finish_response)
@@ -82,6 +85,7 @@ def create_app(
         api_key=resolve_api_key(args.api_key),
         admin_api_key=resolve_api_key(args.admin_api_key, ADMIN_ENVIRONMENT_VARIABLE),
         api_key_file=args.api_key_file,
+        has_page=args.page,
         max_body_bytes=args.max_body_bytes,
         max_num_messages=args.max_num_messages,
         ping_interval=args.ping_interval,

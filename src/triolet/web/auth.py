@@ -16,6 +16,7 @@ from quart import g, request
 from triolet.errors import AuthenticationError, PermissionDeniedError
 from triolet.web.api_keys import ApiKey, parse_keys
 from triolet.web.key_ring import KeyRing
+from triolet.web.page_api import PAGE_ENDPOINTS
 from triolet.web.request_scope import request_scope
 from triolet.web.settings import WebSettings
 
@@ -31,7 +32,8 @@ __all__ = [
 
 ENVIRONMENT_VARIABLE = "TRIOLET_API_KEY"
 ADMIN_ENVIRONMENT_VARIABLE = "TRIOLET_ADMIN_API_KEY"
-OPEN_ENDPOINT = "live"
+OPEN_ENDPOINTS = frozenset({"live"}) | PAGE_ENDPOINTS
+"""What tells nothing that a key is to keep."""
 NAMED_OR_SEVERAL = re.compile(r":|\S\s+\S")
 
 
@@ -86,7 +88,7 @@ def key_check(keys: KeyRing, admin_endpoints: Set[str]) -> Callable[[], Awaitabl
         endpoint = (request.endpoint or "").rpartition(".")[2]
         if endpoint in admin_endpoints:
             _check_admin(keys)
-        elif endpoint != OPEN_ENDPOINT and not keys.is_open:
+        elif endpoint not in OPEN_ENDPOINTS and not keys.is_open:
             _identify(_required_key(keys))
 
     return check

@@ -12,17 +12,18 @@ from triolet.web.route_descriptions import ROUTES
 __all__ = ["add_document_routes"]
 
 
-def add_document_routes(blueprint: Blueprint) -> None:
-    """Add the routes to a blueprint."""
+def add_document_routes(blueprint: Blueprint, *, has_page: bool) -> None:
+    """Add the routes to a blueprint. ``has_page``: the page is among what is described."""
+    routes = [route for route in ROUTES if has_page or route.tag != "page"]
 
     @blueprint.get("/openapi.json")
     async def openapi() -> Response:
         prefix = request.path.removesuffix("/openapi.json")
-        return json_response(openapi_document(ROUTES, prefix=prefix))
+        return json_response(openapi_document(routes, prefix=prefix))
 
     @blueprint.get("/docs")
     async def docs() -> Response:
-        document = openapi_document(ROUTES, prefix=request.path.removesuffix("/docs"))
+        document = openapi_document(routes, prefix=request.path.removesuffix("/docs"))
         response = Response(docs_page(document), content_type="text/html; charset=utf-8")
         response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"

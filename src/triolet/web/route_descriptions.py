@@ -97,6 +97,11 @@ ROUTES: tuple[Route, ...] = (
     _get("/version", "The version of triolet."),
     _get("/openapi.json", "This description of the routes."),
     _get("/docs", "The same as a page.", answer_type="text/html"),
+    _get("/", "A page to chat with the model and to watch the engine.", "page", answer_type="text/html"),
+    _get(
+        "/page/{name}", "A file of that page.", "page", answer_type="text/javascript",
+        parameters=(Parameter(name="name", schema={"type": "string"}, place="path"),),
+    ),
     _post(
         "/pause", "Compute nothing more.", "control",
         parameters=(Parameter(name="mode", schema=_MODE), Parameter(name="clear_cache", schema=_FLAG)),

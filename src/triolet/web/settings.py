@@ -19,12 +19,14 @@ class WebSettings:
     those that control the engine are shut.
 
     ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on, and what is ended
-    early is answered with an error. ``peers`` are the other servers of the same engines.
+    early is answered with an error. ``peers`` are the other servers of the same engines. ``has_page``: people
+    find a page at ``/``.
     """
 
     api_key: str | None = field(default=None, repr=False)
     admin_api_key: str | None = field(default=None, repr=False)
     api_key_file: Path | None = None
+    has_page: bool = True
     max_body_bytes: int = 4 * 2**20
     max_num_messages: int = 4096
     ping_interval: float = 15.0

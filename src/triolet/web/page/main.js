@@ -1,0 +1,108 @@
+// Starts the page: which view is shown, the theme, the key, the model, and how often the server is asked.
+
+import { ApiError, getJson } from "./api.js";
+import { Chat } from "./chat.js";
+import { byId, element, setText } from "./dom.js";
+import { KeyDialog } from "./key_dialog.js";
+import { LiveView } from "./live.js";
+import { installRawView } from "./raw_view.js";
+import { keepTheme, readTheme } from "./storage.js";
+
+const WATCHED_SECONDS = 1;
+const UNWATCHED_SECONDS = 5;
+const THEMES = ["auto", "light", "dark"];
+
+const isEngineShown = () => location.hash === "#engine";
+
+function showView() {
+  byId("chat").hidden = isEngineShown();
+  byId("engine").hidden = !isEngineShown();
+  for (const link of document.querySelectorAll("nav a")) {
+    if ((link.hash === "#engine") === isEngineShown()) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function installTheme() {
+  const button = byId("theme");
+  const show = (theme) => {
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    setText(button, `Theme: ${theme}`);
+  };
+  show(readTheme());
+  button.addEventListener("click", () => {
+    const next = THEMES[(THEMES.indexOf(readTheme()) + 1) % THEMES.length];
+    keepTheme(next);
+    show(next);
+  });
+}
+
+// A panel beside the chat; where there is no room beside it, above it.
+function installPanel(name, isOpenWhereWide) {
+  const [panel, button] = [byId(name), byId(`toggle-${name}`)];
+  const show = (isOpen) => {
+    panel.hidden = !isOpen;
+    button.setAttribute("aria-expanded", String(isOpen));
+  };
+  show(isOpenWhereWide && matchMedia("(min-width: 64rem)").matches);
+  button.addEventListener("click", () => show(panel.hidden));
+}
+
+async function showModels() {
+  const { data } = await getJson("v1/models");
+  const chosen = byId("model").value;
+  byId("model").replaceChildren(...data.map(({ id }) => element("option", { value: id, textContent: id })));
+  if (data.some(({ id }) => id === chosen)) byId("model").value = chosen;
+}
+
+// Asks the server once, and says in the header how it is. A wrong key is asked for once, not at every reading.
+function makeWatcher(live, keyDialog) {
+  let isKeyWrong = false;
+  return async () => {
+    const state = byId("engine-state");
+    try {
+      if (!byId("model").value) await showModels();
+      const health = await live.refresh();
+      state.className = `state ${health.state}`;
+      setText(state, health.state);
+      isKeyWrong = false;
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      state.className = "state down";
+      setText(state, error.status === 401 ? "needs a key" : error.status ? "in trouble" : "not reachable");
+      setText(byId("engine-detail"), error.message);
+      if (error.status === 401 && !isKeyWrong) keyDialog.ask();
+      isKeyWrong = error.status === 401;
+    }
+  };
+}
+
+function start() {
+  let timer = 0;
+  const keyDialog = new KeyDialog(() => turn());
+  installTheme();
+  installPanel("conversations", true);
+  installPanel("settings", true);
+  const chat = new Chat({ model: () => byId("model").value || undefined, onUnauthorized: () => keyDialog.ask() });
+  installRawView(() => chat.request);
+  const watch = makeWatcher(new LiveView(), keyDialog);
+  // One reading after the other, however long they take; none while nobody sees the page.
+  const turn = async () => {
+    clearTimeout(timer);
+    if (document.hidden) return;
+    await watch();
+    clearTimeout(timer);
+    timer = setTimeout(turn, 1000 * (isEngineShown() ? WATCHED_SECONDS : UNWATCHED_SECONDS));
+  };
+  document.addEventListener("visibilitychange", turn);
+  window.addEventListener("hashchange", () => {
+    showView();
+    turn();
+  });
+  showView();
+  turn();
+  if (matchMedia("(pointer: fine)").matches && !isEngineShown()) byId("prompt").focus();
+}
+
+start();
