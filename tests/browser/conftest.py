@@ -54,7 +54,9 @@ def served(request: pytest.FixtureRequest, browser: Browser) -> Iterator[ToldEng
     options = getattr(request.module, "OPTIONS", {})
     with (
         start_blocking_portal("asyncio") as portal,
-        portal.wrap_async_context_manager(serving(engine, "asyncio", signals=(), **options)) as running,
+        portal.wrap_async_context_manager(
+            serving(engine, "asyncio", obeys_signals=False, **options)
+        ) as running,
     ):
         engine.portal, engine.url = portal, f"http://127.0.0.1:{running.port}"
         yield engine

@@ -49,10 +49,10 @@ async def serving(
     backend: str,
     *,
     is_ready: bool = True,
-    signals: Any = None,
+    obeys_signals: bool = True,
     **options: Any,
 ) -> AsyncIterator[Running]:
-    """Serve an engine, real or fake, until the block ends, then drain. Outside the main thread no signals."""
+    """Serve an engine, real or fake, until the block ends, then drain."""
     options = {"host": "127.0.0.1", "port": 0, "shutdown_timeout": 0.0} | options
     args = ServeArgs(backend=backend, **options)  # type: ignore[arg-type]
     listener = listen(args)
@@ -60,7 +60,9 @@ async def serving(
     transport = httpx.AsyncHTTPTransport(verify=False, uds=None if args.uds is None else str(args.uds))
     lines: list[str] = []
     exits: list[int] = []
-    server = Server(args, engine, listener, announce=lines.append, exit_now=exits.append, signals=signals)
+    server = Server(
+        args, engine, listener, announce=lines.append, exit_now=exits.append, obeys_signals=obeys_signals
+    )
     url = address_url(listener, "http" if args.ssl_certfile is None else "https")
     async with httpx.AsyncClient(base_url=url, timeout=30, transport=transport) as client:
         running = Running(server, engine, port, client, lines, exits)
