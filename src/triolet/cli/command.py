@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from triolet.cli import chat, complete, models, serve
@@ -81,13 +82,21 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
         # The reader of our output has gone (`triolet complete … | head`); the exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    finally:
+        _give_up_unwritten()
 
 
 def _complain(message: str) -> None:
     """Write it to the standard error. Where nothing can be written the exit code has to tell alone."""
-    try:
+    with suppress(OSError):  # a full disk, or a reader that has gone
         print(message, file=sys.stderr, flush=True)
-    except OSError:  # a full disk, or a reader that has gone; what is in the buffer must not fail the exit
+
+
+def _give_up_unwritten() -> None:
+    """Drop what the standard error could not take, or the interpreter would exit with 120 because of it."""
+    try:
+        sys.stderr.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 

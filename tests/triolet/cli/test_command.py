@@ -40,6 +40,25 @@ def test_the_exit_code_tells_even_where_nothing_can_be_written() -> None:
         assert subprocess.run(command, stderr=full, check=False).returncode == 2
 
 
+LOGS_AND_SUCCEEDS = """
+import logging, sys
+from triolet.cli import serve, serve_main
+serve.run = lambda _: logging.warning("a line of the log") or 0
+sys.exit(serve_main([]))
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_log_that_cannot_be_written_fails_nothing(unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        subprocess.run(
+            [sys.executable, "-c", LOGS_AND_SUCCEEDS],
+            check=True,
+            stderr=full,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": unbuffered},
+        )
+
+
 def test_no_command_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "COMMAND" in capsys.readouterr().err
