@@ -4,6 +4,7 @@
   byte behind a request (one sent ahead, or a stray line end); here such bytes wait in a bounded buffer.
 - A client that has left is let go at once. Hypercorn keeps its socket until the time for an idle connection
   is up, so that a few dozen clients a second use up the file descriptors.
+- Where there are too many connections, one of those that are too many gets what probes ask for, else 503.
 - No other protocol is spoken, as all of this holds for HTTP/1 alone, and no request is taken whose end two
   readers could see at two places.
 
@@ -13,6 +14,7 @@ It overrides private methods, so it is tied to the versions it was tested with.
 from __future__ import annotations
 
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -22,13 +24,17 @@ import msgspec
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 
-from triolet.errors import RequestError
+from triolet.errors import OverloadedError, RequestError
 from triolet.web.errors import error_body
 
 __all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
 
 MAX_EARLY_BYTES = 64 * 1024
 """What a client may send ahead of its answer; one that sends more is disconnected."""
+
+
+PROBES = (b"/live", b"/ready", b"/health", b"/metrics")
+RETRY_AFTER_SECONDS = 1
 
 
 class UnreadableRequestError(RequestError):
@@ -50,12 +56,16 @@ class _Connection(h11.Connection):
     Empty lines before a request are skipped, as RFC 9112, section 2.2 has it.
     """
 
+    takes_probes_only = False
+
     def next_event(self) -> Any:
         while self.their_state is h11.IDLE and self.trailing_data[0].startswith(b"\r\n"):
             self._receive_buffer.maybe_extract_at_most(2)
         event = super().next_event()
         if isinstance(event, h11.Request):
             _check_head(event)
+            if self.takes_probes_only and event.target.partition(b"?")[0] not in PROBES:
+                raise h11.RemoteProtocolError("there are too many connections", error_status_hint=503)
         return h11.NEED_DATA if event is h11.PAUSED else event
 
 
@@ -68,6 +78,11 @@ class _Protocol(H11Protocol):
         # The reader and the end of an answer both take events; their order must not be mixed up.
         self._taking_events = anyio.Lock()
         self._is_closed = False
+
+    def take_probes_only(self) -> None:
+        """Answer nothing else on this connection: it is one too many."""
+        assert isinstance(self.connection, _Connection), "it is new"
+        self.connection.takes_probes_only = True
 
     async def handle(self, event: Event) -> None:
         if not isinstance(event, RawData):
@@ -92,13 +107,17 @@ class _Protocol(H11Protocol):
         """Leaves offers of another protocol alone, as any server may."""
 
     async def _send_error_response(self, status_code: int) -> None:
-        """What cannot be read as a request is answered in the shape of any other error."""
-        body = msgspec.json.encode(error_body(UnreadableRequestError(status_code)))
+        """What is not taken as a request is answered in the shape of any other error."""
+        is_crowded = status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        error = _crowded() if is_crowded else UnreadableRequestError(status_code)
+        body = msgspec.json.encode(error_body(error))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
         ]
+        if is_crowded:
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
         headers += self.config.response_headers("h11")
         await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
         with suppress(h11.LocalProtocolError):  # an answer to HEAD has no body
@@ -111,6 +130,14 @@ class _Protocol(H11Protocol):
     @property
     def _is_answering(self) -> bool:
         return self.connection.their_state is h11.DONE
+
+
+def _crowded() -> OverloadedError:
+    return OverloadedError(
+        "The server has as many connections as it can take; try again soon.",
+        retry_after=RETRY_AFTER_SECONDS,
+        is_serving=False,
+    )
 
 
 def _check_head(request: h11.Request) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +19,7 @@ from hypercorn.config import Config
 from quart import Quart
 
 from triolet.args import Backend
+from triolet.web.connections import Connections, connection_limit, counted
 from triolet.web.http1 import install_http1
 
 __all__ = ["GRACEFUL_SECONDS", "serve_http"]
@@ -36,8 +38,9 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class _Config(Config):
-    """With TLS from a context that is there already."""
+    """With TLS from a context that is there already, and what connections have in common."""
 
+    connections: Connections[Any]
     tls: ssl.SSLContext | None = None
 
     @property
@@ -80,19 +83,27 @@ def _install_patches(backend: Backend) -> None:
     install_http1()
     if backend == "trio":
         # Imported here, because each needs Hypercorn's worker for the loop.
+        import hypercorn.trio.run as trio_worker
+        from hypercorn.trio.tcp_server import TCPServer
+
         from triolet.web.fast_write import install_fast_write
 
         install_fast_write()
+        trio_worker.TCPServer = counted(TCPServer)  # type: ignore[attr-defined]
     else:
+        import hypercorn.asyncio.run as asyncio_worker
+
         from triolet.web.tls_close import install_tls_close
 
         install_tls_close()
+        asyncio_worker.TCPServer = counted(asyncio_worker.TCPServer)  # type: ignore[attr-defined]
 
 
 def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> Config:
     errors = logging.getLogger("triolet.web.hypercorn")
     errors.setLevel(logging.WARNING)
     config = _Config()
+    config.connections = Connections(connection_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     config.tls = tls
     config.ssl_handshake_timeout = HANDSHAKE_SECONDS
     config.bind = [f"fd://{listener.detach()}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from typing import Any
 
@@ -26,3 +27,16 @@ def test_the_server_runs_on_the_loop_asked_for(backend: Any) -> None:
     finally:
         sys.setswitchinterval(before)
     assert ran == [(backend, pytest.approx(event_loop.SWITCH_INTERVAL_SECONDS))]
+
+
+def test_a_server_may_open_as_many_files_as_the_system_lets_it() -> None:
+    async def limits(_: ServeArgs) -> int:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return int(soft == hard)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        assert event_loop.run(limits, ServeArgs())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,121 @@
+"""How many connections a server holds, by the files that its process may open, and which of them go first.
+
+Beyond the limit a new connection takes the place of the one that has waited longest for its next request.
+Where all are busy a few more are taken, which get what probes ask for and else 503; any others are closed at
+once. So a crowd ends nobody's answer, and nobody takes a server for dead that is only crowded.
+
+Knows nothing of what is said on a connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from hypercorn.events import Closed, Event, Updated
+
+__all__ = ["NUM_SPARE", "Connections", "connection_limit", "counted"]
+
+T = TypeVar("T")
+
+NUM_SPARE = 32
+"""Connections beyond the limit, for probes and to say no."""
+MIN_OTHER_FILES = 64
+"""Files that are kept for all else: the model, engine processes, the event loop."""
+
+logger = logging.getLogger("triolet.web")
+
+
+def connection_limit(num_files: int) -> int:
+    """How many connections a process takes that may open so many files; a quarter is kept for all else."""
+    if num_files == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(16, num_files - max(MIN_OTHER_FILES, num_files // 4) - NUM_SPARE)
+
+
+class Connections(Generic[T]):
+    """Those that are open, at most ``limit`` and the spare ones."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: set[T] = set()
+        self._waiting: dict[T, None] = {}
+        self._has_warned = False
+
+    def enter(self, connection: T) -> T | None:
+        """Count one that has come. What is returned has to be closed, and may be that one itself."""
+        going = next(iter(self._waiting), None) if len(self._open) >= self._limit else None
+        if going is not None:
+            self.leave(going)
+        elif len(self._open) >= self._limit + NUM_SPARE:
+            return connection
+        self._open.add(connection)
+        self.wait(connection)
+        if self.is_crowded:
+            self._warn()
+        return going
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there are more than the limit."""
+        return len(self._open) > self._limit
+
+    def wait(self, connection: T) -> None:
+        """From now on it waits for a request."""
+        if connection in self._open:
+            self._waiting[connection] = None
+
+    def work(self, connection: T) -> None:
+        """A request has come on it."""
+        self._waiting.pop(connection, None)
+
+    def leave(self, connection: T) -> None:
+        """It is over; may be told twice."""
+        self._open.discard(connection)
+        self._waiting.pop(connection, None)
+        self._has_warned = self._has_warned and self.is_crowded
+
+    def _warn(self) -> None:
+        """Say once for each crowd that some are turned away."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "all %d connections that the limit of open files allows are busy; others are turned away. "
+                "Raise the limit (ulimit -n, LimitNOFILE=) to serve more at once",
+                self._limit,
+            )
+
+
+def counted(server: type[Any]) -> type[Any]:
+    """A worker's class of connections whose members count themselves in ``config.connections``."""
+
+    class CountedServer(server):  # type: ignore[misc]
+        async def _read_data(self) -> None:
+            connections: Connections[Any] = self.config.connections
+            going = connections.enter(self)
+            if going is self:
+                await self.protocol.handle(Closed())
+                return
+            try:
+                if going is not None:
+                    self._task_group.spawn(_close, going)
+                if connections.is_crowded:
+                    self.protocol.protocol.take_probes_only()
+                await super()._read_data()
+            finally:
+                connections.leave(self)
+
+        def protocol_send(self, event: Event) -> Any:
+            if type(event) is Updated:
+                (self.config.connections.wait if event.idle else self.config.connections.work)(self)
+            return super().protocol_send(event)
+
+    return CountedServer
+
+
+async def _close(connection: Any) -> None:
+    with suppress(OSError):
+        await connection._initiate_server_close()

@@ -1,0 +1,141 @@
+"""Too many connections: who makes room, who is turned away, and that probes and answers go on."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+import resource
+import sys
+from contextlib import AsyncExitStack
+
+import anyio
+import hypercorn.asyncio.tcp_server
+import hypercorn.trio.tcp_server
+import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
+
+from triolet.web import connections, http_server
+from triolet.web.connections import Connections, connection_limit
+
+pytestmark = pytest.mark.anyio
+
+LIMIT, NUM_SPARE = 4, 2
+LIVE = b"GET /live HTTP/1.1\r\nHost: test\r\n\r\n"
+BODY = {"prompt": "hi", "stream": True}
+# The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
+TESTED_SOURCE = "e7a1c7460d0f86027f8fbbb43558bd24eb334e6e40a70839da5e2ee16c04e9f7"
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "connection_limit", lambda _: LIMIT)
+    monkeypatch.setattr(connections, "NUM_SPARE", NUM_SPARE)
+
+
+def test_the_methods_relied_on_are_those_that_were_tested() -> None:
+    source = "".join(
+        inspect.getsource(getattr(server, name))
+        for server in (hypercorn.asyncio.tcp_server.TCPServer, hypercorn.trio.tcp_server.TCPServer)
+        for name in ("run", "_read_data", "_initiate_server_close")
+    )
+    assert hashlib.sha256(source.encode()).hexdigest() == TESTED_SOURCE
+
+
+@pytest.mark.parametrize(
+    ("num_files", "expected"),
+    [
+        (20, 16),
+        (256, 160),
+        (1024, 736),
+        (1 << 20, (1 << 20) * 3 // 4 - 32),
+        (resource.RLIM_INFINITY, sys.maxsize),
+    ],
+)
+def test_the_limit_leaves_files_for_all_else(
+    monkeypatch: pytest.MonkeyPatch, num_files: int, expected: int
+) -> None:
+    monkeypatch.undo()
+    assert connection_limit(num_files) == expected
+
+
+def test_the_one_that_has_waited_longest_goes_first() -> None:
+    open_ones: Connections[str] = Connections(2)
+    assert [open_ones.enter(name) for name in "ab"] == [None, None]
+    open_ones.work("a")
+    open_ones.wait("a")  # so that it waits for less time than b
+    assert open_ones.enter("c") == "b"
+    assert open_ones.enter("d") == "a"
+    open_ones.wait("a")  # it has gone, whatever is heard of it
+    assert open_ones.enter("e") == "c"
+
+
+def test_where_all_are_busy_some_more_are_taken_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    open_ones: Connections[int] = Connections(LIMIT)
+    for _ in range(2):
+        for number in range(LIMIT + NUM_SPARE):
+            assert open_ones.enter(number) is None
+            open_ones.work(number)
+        assert open_ones.is_crowded
+        assert open_ones.enter(10) == 10
+        open_ones.leave(0)
+        assert open_ones.enter(11) is None
+        assert open_ones.enter(12) == 11
+        open_ones.leave(12)
+        for number in range(LIMIT + NUM_SPARE):
+            open_ones.leave(number)
+        assert not open_ones.is_crowded
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+async def test_idle_connections_make_room(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(await running.connect()) for _ in range(LIMIT + 3)]
+        for stream in streams[3:]:
+            await stream.send(LIVE)
+            await read_until(stream, b"live")
+        for stream in streams[:3]:
+            assert await read_to_end(stream) == b""
+        await streams[-1].send(LIVE)
+        await read_until(streams[-1], b"live")
+
+
+async def test_busy_ones_are_left_alone_and_probes_are_answered(anyio_backend_name: str) -> None:
+    engine = FakeEngine(hold_at=0)
+    async with serving(engine, anyio_backend_name) as running, AsyncExitStack() as stack:
+
+        async def connect(request: bytes) -> anyio.abc.SocketStream:
+            stream = await stack.enter_async_context(await running.connect())
+            await stream.send(request)
+            return stream
+
+        completion = request_bytes("/v1/completions", BODY)
+        busy = [await connect(completion) for _ in range(LIMIT)]
+        await engine.wait_open(LIMIT)
+        for path in (b"/live", b"/ready?verbose=1"):
+            await read_until(await connect(LIVE.replace(b"/live", path)), b"HTTP/1.1 200")
+        refused = await read_to_end(await connect(completion))
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1\r\n" in refused
+        assert b"as many connections as it can take" in refused
+        engine.release()
+        for stream in busy:
+            await read_until(stream, b"[DONE]")
+        await read_until(await connect(completion), b"[DONE]")
+
+
+async def test_those_beyond_the_spare_ones_are_closed(
+    anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "NUM_SPARE", 0)
+    engine = FakeEngine(hold_at=0)
+    async with serving(engine, anyio_backend_name) as running, AsyncExitStack() as stack:
+        for _ in range(LIMIT):
+            busy = await stack.enter_async_context(await running.connect())
+            await busy.send(request_bytes("/v1/completions", BODY))
+        await engine.wait_open(LIMIT)
+        async with await running.connect() as stream:
+            assert await read_to_end(stream) == b""
+        engine.release()
+        await read_until(busy, b"[DONE]")
