@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -62,10 +64,13 @@ class Pair:
 
 
 def load_theirs(files: ModelFiles) -> Any:
+    """The model as ``transformers`` reads it, which makes the same list of names for every module."""
     auto_class: Any = transformers.AutoModelForCausalLM
-    return auto_class.from_pretrained(
-        files.path.parent, gguf_file=files.path.name, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        return auto_class.from_pretrained(
+            files.path.parent, gguf_file=files.path.name, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
 
 
 @pytest.fixture(scope="module")
