@@ -23,6 +23,7 @@ __all__ = [
     "RequestOptions",
     "RequestOutput",
     "RequestTimings",
+    "ThinkingLimit",
     "TokenLogprobs",
     "TokenOutput",
 ]
@@ -89,6 +90,19 @@ class RequestOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingLimit:
+    """Where the reasoning of a model ends at the latest: after ``max_tokens`` tokens ``closing`` is written.
+
+    It begins with the prompt if ``is_open``, else with ``opening``. Both are token ids, at least one.
+    """
+
+    max_tokens: int
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsAdjustments:
     """What is done to a row of logits before a token is chosen; see :class:`SamplingParams` for the meaning.
 
@@ -105,6 +119,7 @@ class LogitsAdjustments:
     min_tokens: int = 0
     end_token_ids: frozenset[int] = frozenset()
     grammar: str | None = None
+    thinking_limit: ThinkingLimit | None = None
     processors: tuple[LogitsProcessor, ...] = ()
 
 

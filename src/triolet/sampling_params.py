@@ -112,6 +112,9 @@ class SamplingParams:
     **Stopping.** ``max_tokens`` None means all that fits. ``min_tokens`` come before any end of sequence or
     stop token; stop strings are not looked for before. ``stop_criteria`` are functions of one's own.
 
+    **Reasoning.** ``thinking_budget`` is the most tokens that a model may reason for before its answer; then
+    the end of its reasoning is written for it. Only for models whose chat template has marks for that.
+
     **Telling.** ``logprobs`` is the number of most likely tokens reported beside the sampled one (0: just
     that one), ``prompt_logprobs`` the same for the tokens of the prompt. ``truncate_prompt_tokens`` keeps
     the last so many tokens of the prompt; -1: as many as the model's context has room for.
@@ -140,6 +143,7 @@ class SamplingParams:
     stop_criteria: Sequence[StopCriterion] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    thinking_budget: int | None = None
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -193,6 +197,8 @@ class SamplingParams:
                 f"min_tokens: must be at most max_tokens ({self.max_tokens}), got {self.min_tokens}",
                 param="min_tokens",
             )
+        if self.thinking_budget is not None:
+            check_int("thinking_budget", self.thinking_budget, 0, MAX_COUNT)
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), 0, MAX_LOGPROBS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from triolet.errors import InvalidRequestError
-from triolet.request import LogitsAdjustments
+from triolet.request import LogitsAdjustments, ThinkingLimit
 from triolet.sampling_params import SamplingParams
 from triolet.text.tokenizer import Tokenizer
 
@@ -27,6 +27,7 @@ def logits_adjustments(
     vocab_size: int,
     end_token_ids: frozenset[int],
     grammar: str | None = None,
+    thinking_limit: ThinkingLimit | None = None,
 ) -> LogitsAdjustments | None:
     """The adjustments of a request, or None if the logits are to be taken as they are.
 
@@ -47,6 +48,7 @@ def logits_adjustments(
         min_tokens=params.min_tokens,
         end_token_ids=end_token_ids if params.min_tokens else frozenset(),
         grammar=grammar,
+        thinking_limit=thinking_limit,
         processors=tuple(params.logits_processors),
     )
     if adjustments == NO_ADJUSTMENTS:

@@ -55,6 +55,7 @@ class InputProcessor:
         builder = RequestBuilder(
             tokenizer=tokenizer,
             grammars=grammars,
+            reasoning=None if chat_template is None else chat_template.reasoning_format,
             max_model_len=max_model_len,
             vocab_size=vocab_size,
             max_num_queued_requests=args.max_num_queued_requests,

@@ -19,9 +19,11 @@ from triolet.frontend.beam_search_state import BeamSearchState
 from triolet.frontend.request_state import RequestHead, RequestState
 from triolet.frontend.sampling_state import SamplingState
 from triolet.frontend.seeds import SeedSource, continuation_seed
+from triolet.frontend.thinking import thinking_limit
 from triolet.request import Request, RequestOptions
 from triolet.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from triolet.text.grammar import GrammarCompiler
+from triolet.text.reasoning import ReasoningFormat
 from triolet.text.tokenizer import Tokenizer
 
 __all__ = ["GenerationParams", "Origin", "RequestBuilder", "num_items"]
@@ -60,6 +62,7 @@ class RequestBuilder:
     served_ranks: range
     seeds: SeedSource
     grammars: GrammarCompiler
+    reasoning: ReasoningFormat | None
     _ids: count[int] = field(default_factory=count)
 
     def build(
@@ -93,6 +96,7 @@ class RequestBuilder:
             vocab_size=self.vocab_size,
             end_token_ids=stop_token_ids,
             grammar=None if spec is None else self.grammars.compile(spec),
+            thinking_limit=thinking_limit(params, self.reasoning, self.tokenizer, token_ids),
         )
         first = Request(
             request_id=next(self._ids),

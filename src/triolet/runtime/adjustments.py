@@ -1,6 +1,7 @@
 """What a request asks to be done to its logits, put into a form that is quick to do for each token.
 
-In this order:
+While a token is forced, because the model has reasoned for as long as it may, nothing else counts. Else, in
+this order:
 
 1. the caller's own processors, in theirs;
 2. ``logit_bias`` is added;
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from triolet.request import LogitsAdjustments
 from triolet.runtime.history import TokenCounts, TokenHistory
+from triolet.runtime.thinking import ThinkingPhase
 from triolet.sampling_params import LogitsProcessor
 
 __all__ = ["AdjustmentError", "RowAdjuster"]
@@ -53,7 +55,9 @@ class RowAdjuster:
             has_repetition or adjustments.presence_penalty != 0 or adjustments.frequency_penalty != 0
         )
         counts = TokenCounts(prompt_token_ids if has_repetition else ()) if self._has_penalties else None
-        self.history = TokenHistory(output_token_ids, counts)
+        limit = adjustments.thinking_limit
+        self._thinking = None if limit is None else ThinkingPhase(limit)
+        self.history = TokenHistory(output_token_ids, counts, self._thinking)
         self._bias_token_ids = np.array([token_id for token_id, _ in adjustments.logit_bias], dtype=np.int64)
         self._biases = np.array([bias for _, bias in adjustments.logit_bias], dtype=np.float32)
         self._end_token_ids = np.array(sorted(adjustments.end_token_ids), dtype=np.int64)
@@ -64,6 +68,11 @@ class RowAdjuster:
 
     def apply(self, row: Row) -> None:
         """Adjust ``row (V,)`` in place. AdjustmentError where one of the caller's processors fails."""
+        forced = self._forced_token()
+        if forced is not None:
+            row.fill(FORBIDDEN)
+            row[forced] = 0
+            return
         for processor in self._adjustments.processors:
             row[:] = _process(processor, self.history.output_token_ids, row)
         if len(self._biases):
@@ -71,6 +80,9 @@ class RowAdjuster:
         if self._has_penalties:
             self._penalize(row)
         self._forbid(row)
+
+    def _forced_token(self) -> int | None:
+        return None if self._thinking is None else self._thinking.forced_token(self.history.output_token_ids)
 
     def _penalize(self, row: Row) -> None:
         adjustments, counts = self._adjustments, self.history.counts
@@ -109,6 +121,7 @@ class RowAdjuster:
             "bad_words": bool(adjustments.banned_sequences),
             "min_tokens": len(self.history.output_token_ids) < adjustments.min_tokens,
             "structured_outputs": adjustments.grammar is not None,
+            "thinking_budget": self._forced_token() is not None,
             "logits_processors": bool(adjustments.processors),
         }
         return [name for name, is_in_use in named.items() if is_in_use]

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from triolet.runtime.thinking import ThinkingPhase
+
 __all__ = ["TokenCounts", "TokenHistory"]
 
 FIRST_CAPACITY = 64
@@ -55,15 +57,26 @@ class TokenCounts:
 
 
 class TokenHistory:
-    """A sequence's output, and ``counts`` of it where they are wanted."""
+    """A sequence's output, and ``counts`` of it and its ``thinking`` where they are wanted."""
 
-    def __init__(self, output_token_ids: Sequence[int], counts: TokenCounts | None = None) -> None:
+    def __init__(
+        self,
+        output_token_ids: Sequence[int],
+        counts: TokenCounts | None = None,
+        thinking: ThinkingPhase | None = None,
+    ) -> None:
         self.output_token_ids: list[int] = []
         self.counts = counts
+        self.thinking = thinking
         self.extend(output_token_ids)
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        self.output_token_ids += token_ids
+        if self.thinking is not None:
+            for token_id in token_ids:
+                self.output_token_ids.append(token_id)
+                self.thinking.note(self.output_token_ids)
+        else:
+            self.output_token_ids += token_ids
         if self.counts is not None:
             for token_id in token_ids:
                 self.counts.add(token_id)
@@ -75,3 +88,5 @@ class TokenHistory:
             for token_id in self.output_token_ids[kept:]:
                 self.counts.remove(token_id)
         del self.output_token_ids[kept:]
+        if self.thinking is not None:
+            self.thinking.go_back(kept)

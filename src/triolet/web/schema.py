@@ -49,6 +49,7 @@ _SAMPLING_FIELDS = (
     "truncate_prompt_tokens",
 )  # fmt: skip
 _OPTION_FIELDS = ("priority", "cache_salt", "queue_timeout", "first_token_timeout", "timeout")
+_NOT_IN_A_SEARCH = ("logprobs", "echo", "thinking_budget", "reasoning_budget")
 _BEAM_FIELDS = ("length_penalty", "ignore_eos", "include_stop_str_in_output")
 _IDLE_IN_A_SEARCH: Mapping[str, tuple[Any, ...]] = {
     "temperature": (0, 1), "top_p": (1,), "top_k": (0, -1), "min_p": (0,), "presence_penalty": (0,),
@@ -185,7 +186,7 @@ class GenerationBody(Struct, kw_only=True):
 
     def _beam_search_params(self, max_tokens: int | None) -> BeamSearchParams:
         """A search of ``n`` beams. Raises :class:`InvalidRequestError` for a field that has no part in it."""
-        for name in sorted({*_SAMPLING_FIELDS, "logprobs", "echo"} - {"n", *_BEAM_FIELDS}):
+        for name in sorted({*_SAMPLING_FIELDS, *_NOT_IN_A_SEARCH} - {"n", *_BEAM_FIELDS}):
             if not is_neutral(getattr(self, name, None), _IDLE_IN_A_SEARCH.get(name, ())):
                 raise InvalidRequestError(f"{name}: not allowed with use_beam_search; remove it", param=name)
         if structured_outputs_of(self.response_format, self.structured_outputs) is not None:
@@ -265,6 +266,8 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_budget: int | None = None
+    reasoning_budget: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -300,7 +303,16 @@ class ChatBody(GenerationBody, kw_only=True):
         if self.use_beam_search:
             return self._beam_search_params(max_tokens)
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._sampling_params(max_tokens=max_tokens, logprobs=logprobs)
+        budget = self._thinking_budget()
+        return self._sampling_params(max_tokens=max_tokens, logprobs=logprobs, thinking_budget=budget)
+
+    def _thinking_budget(self) -> int | None:
+        if None not in (self.thinking_budget, self.reasoning_budget):
+            raise InvalidRequestError(
+                "reasoning_budget: it is another name of thinking_budget; send one of them",
+                param="reasoning_budget",
+            )
+        return self.reasoning_budget if self.thinking_budget is None else self.thinking_budget
 
     def _max_tokens(self) -> int | None:
         if None not in (self.max_tokens, self.max_completion_tokens) and (
@@ -325,6 +337,8 @@ class ChatBody(GenerationBody, kw_only=True):
         names = GenerationBody._names_sent(self)
         if self.max_tokens is None and self.max_completion_tokens is not None:
             names["max_tokens"] = "max_completion_tokens"
+        if self.reasoning_budget is not None:
+            names["thinking_budget"] = "reasoning_budget"
         return names
 
     def message_mappings(self) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from triolet.request import (
     LogitsAdjustments,
     Request,
     RequestOptions,
+    ThinkingLimit,
     TokenLogprobs,
     TokenOutput,
 )
@@ -42,6 +43,7 @@ EXAMPLES: list[Message] = [
                 allowed_token_ids=tuple(range(5000)),
                 end_token_ids=frozenset(range(40)),
                 grammar='{"a": 1}',
+                thinking_limit=ThinkingLimit(max_tokens=9, opening=(1,), closing=(2, 3), is_open=False),
             ),
             options=RequestOptions(priority=-1, fairness_key="é", timeout=2),
         )

@@ -16,13 +16,14 @@ from tests.triolet.runtime.fake_constraints import FakeConstraints
 from tests.triolet.runtime.rows import make_row
 from torch import Tensor
 
-from triolet.request import LogitsAdjustments, TokenLogprobs
+from triolet.request import LogitsAdjustments, ThinkingLimit, TokenLogprobs
 from triolet.runtime.sampler import SampledRow, Sampler
 
 VOCAB_SIZE = 24
 PROMPT = (3, 4, 5)
 LENGTH = 14
 SUFFIX_GRAMMAR = " ".join(["|".join(map(str, range(0, VOCAB_SIZE, 2))), "1|3|5|7|9|11"] * LENGTH)
+THINKING_LIMIT = ThinkingLimit(max_tokens=5, opening=(3,), closing=(7, 8, 7, 9), is_open=True)
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -34,6 +35,8 @@ KINDS: list[dict[str, Any]] = [
                                                           end_token_ids=frozenset({1, 2, 3}))},
     {"temperature": 1.0, "num_logprobs": 1,
      "adjustments": LogitsAdjustments(grammar=SUFFIX_GRAMMAR, banned_sequences=((2, 3), (4, 5), (6,)))},
+    {"temperature": 1.0, "num_logprobs": 1,
+     "adjustments": LogitsAdjustments(repetition_penalty=1.2, thinking_limit=THINKING_LIMIT)},
 ]  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def generate(
 
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 @pytest.mark.parametrize(
-    "params", KINDS, ids=["greedy", "whole", "top-p", "top-k", "penalties", "least", "grammar"]
+    "params", KINDS, ids=["greedy", "whole", "top-p", "top-k", "penalties", "least", "grammar", "thinking"]
 )
 def test_any_guesses_give_what_none_give(params: dict[str, Any], mode: Any) -> None:
     tokens, logprobs, num_steps = generate(params, mode, lambda said: ())

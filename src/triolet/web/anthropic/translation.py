@@ -63,6 +63,7 @@ def chat_body(body: CountTokensBody, max_model_len: int) -> ChatBody:
         response_format=_response_format(body),
         reasoning_effort=_effort(body),
         chat_template_kwargs=_switches(body.thinking) | (body.chat_template_kwargs or {}),
+        thinking_budget=body.thinking.budget_tokens if body.thinking else None,
         include_reasoning=not (body.thinking and body.thinking.display == "omitted"),
     )
     if isinstance(body, MessagesBody):

@@ -1,0 +1,81 @@
+"""A thinking budget through the whole engine and its routes, on a model of random weights."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.byte_llama import write_byte_llama
+from tests.triolet.web.serving import Running, events_of, serving
+
+from triolet import Engine
+
+pytestmark = pytest.mark.anyio
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[a]<think>"
+    "{# what is known of it: </think>, tools, tool_calls, <tool_call> #}"
+)
+BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 40, "seed": 3}
+ADD = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+
+
+@pytest.fixture(scope="module")
+def thinking_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_byte_llama(tmp_path_factory.mktemp("thinking") / "m", chat_template=TEMPLATE)
+
+
+@pytest.fixture(params=[None, "ngram"])
+async def running(
+    request: pytest.FixtureRequest, anyio_backend_name: str, thinking_llama: Path
+) -> AsyncIterator[Running]:
+    options: dict[str, Any] = {"num_kv_blocks": 64, "block_size": 8, "num_threads": 1, "dtype": "float32"}
+    if request.param:
+        options["speculation"] = request.param
+    engine = Engine(model=str(thinking_llama), max_num_seqs=4, max_num_batched_tokens=32, **options)
+    async with serving(engine, anyio_backend_name) as running:
+        yield running
+
+
+async def post(running: Running, path: str, **fields: Any) -> dict[str, Any]:
+    response = await running.client.post(path, json=BODY | fields)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def test_reasoning_ends_with_the_budget(running: Running) -> None:
+    path = "/v1/chat/completions"
+    plain = await post(running, path, logprobs=True, ignore_eos=True)
+    limited = await post(running, path, logprobs=True, ignore_eos=True, thinking_budget=6)
+    tokens, wanted = (
+        [bytes(entry["bytes"]) for entry in answer["choices"][0]["logprobs"]["content"]]
+        for answer in (limited, plain)
+    )
+    assert tokens[:6] == wanted[:6]
+    assert b"".join(tokens[6:14]) == b"</think>"
+    assert len(tokens) == 40
+    message = limited["choices"][0]["message"]
+    assert len(message["reasoning"].encode()) <= 3 * 6
+    assert message["content"]
+    again = await post(running, path, logprobs=True, ignore_eos=True, reasoning_budget=6)
+    assert again["choices"] == limited["choices"]
+    stream = await running.client.post(
+        path, json=BODY | {"ignore_eos": True, "thinking_budget": 6, "stream": True}
+    )
+    deltas = [event["choices"][0]["delta"] for event in events_of(stream.text)[:-1]]
+    for name in ("reasoning", "content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == message[name]
+
+
+async def test_a_call_that_is_forced_comes_after_it(running: Running) -> None:
+    tools = [{"name": "add", "input_schema": ADD}]
+    answer = await post(
+        running, "/v1/messages", tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        thinking={"type": "enabled", "budget_tokens": 5}, max_tokens=100,
+    )  # fmt: skip
+    thinking, call = answer["content"]
+    assert (thinking["type"], call["type"], call["name"]) == ("thinking", "tool_use", "add")
+    assert call["input"]["a"] in (1, 2)
+    assert answer["stop_reason"] == "tool_use"
