@@ -251,6 +251,15 @@ class ServeArgs(EngineArgs):
     )  # fmt: skip
     max_body_bytes: int = option(4 * 2**20, "Largest request body in bytes; more is a 413.", group="http")
     max_num_messages: int = option(4096, "Most messages in one chat request; more is a 400.", group="http")
+    response_store_size: int = option(
+        1000, "Most responses kept for previous_response_id and retrieval, in each API server; the least "
+        "recently used are dropped, and 0 keeps none.",
+        group="http", metavar="N",
+    )  # fmt: skip
+    response_store_bytes: int = option(
+        64 * 2**20, "Most bytes that these responses and their conversations may take.", group="http",
+        metavar="BYTES",
+    )  # fmt: skip
     ping_interval: float = option(
         15.0, "Seconds between comments on a stream that produces nothing.", group="http"
     )
@@ -281,7 +290,7 @@ class ServeArgs(EngineArgs):
         # Named, because a slotted dataclass is rebuilt and the zero-argument super() would miss it.
         EngineArgs._check(self)
         check_at_least(self, 1, ("max_body_bytes", "max_num_messages"))
-        check_at_least(self, 0, ("api_server_count",))
+        check_at_least(self, 0, ("api_server_count", "response_store_size", "response_store_bytes"))
         if self.api_server_count is not None and self.api_server_count > MAX_NUM_API_SERVERS:
             raise usage_error(self, "api_server_count", f"must be {MAX_NUM_API_SERVERS} or less")
         if not 0 <= self.port <= 65535:

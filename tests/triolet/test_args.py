@@ -85,6 +85,8 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "admin_api_key": NOT_A_STRING,
     "max_body_bytes": [*NOT_POSITIVE, None],
     "max_num_messages": [*NOT_POSITIVE, None],
+    "response_store_size": [-1, 1.0, "2", True, None],
+    "response_store_bytes": [-1, 1.0, "2", True, None],
     "ping_interval": [*NOT_SECONDS, 0, 0.0],
     "drain_lead_time": NOT_SECONDS,
     "shutdown_timeout": NOT_SECONDS,

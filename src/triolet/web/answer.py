@@ -45,7 +45,7 @@ class AnswerHead:
 
     @classmethod
     def create(cls, prefix: str, model: str, settings: WebSettings) -> AnswerHead:
-        answer_id = f"{prefix}-{secrets.token_hex(12)}"
+        answer_id = prefix + secrets.token_hex(12)
         request_scope().answer_id = answer_id
         return cls(answer_id, int(settings.clock()), model)
 

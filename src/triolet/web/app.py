@@ -31,6 +31,7 @@ from triolet.web.operations import add_operation_routes
 from triolet.web.page_api import add_page_routes
 from triolet.web.peers import NoPeers, Peers
 from triolet.web.request_scope import RequestScopes
+from triolet.web.responses import add_response_routes
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.tokens_api import add_token_routes
@@ -59,6 +60,7 @@ def blueprint(
     add_completion_routes(routes, engine, settings)
     add_chat_routes(routes, engine, settings)
     add_message_routes(routes, engine, settings)
+    add_response_routes(routes, engine, settings)
     add_model_routes(routes, engine, settings)
     add_token_routes(routes, engine, settings)
     add_operation_routes(routes, engine, settings)
@@ -88,6 +90,8 @@ def create_app(
         has_page=args.page,
         max_body_bytes=args.max_body_bytes,
         max_num_messages=args.max_num_messages,
+        response_store_size=args.response_store_size,
+        response_store_bytes=args.response_store_bytes,
         ping_interval=args.ping_interval,
         is_leaving=is_leaving,
         peers=peers or NoPeers(),

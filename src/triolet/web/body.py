@@ -16,7 +16,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from triolet.errors import InvalidRequestError, RequestTooLargeError, TrioletError
 
-__all__ = ["BodyTimeoutError", "decode_json", "discard_body", "read_body"]
+__all__ = ["BodyTimeoutError", "decode_json", "discard_body", "invalid_field", "read_body"]
 
 BODY_TIMEOUT_SECONDS = 60.0
 DISCARD_BYTES = 64 * 2**20
@@ -72,20 +72,21 @@ def decode_json(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise _invalid_field(str(error)) from None
+        raise invalid_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidRequestError("The body is not valid JSON: it is nested too deeply") from None
 
 
-def _invalid_field(text: str) -> InvalidRequestError:
+def invalid_field(text: str, inside: str = "") -> InvalidRequestError:
+    """What the decoder says is wrong, as an error that names the field, which is ``inside`` another."""
     match = _AT_PATH.match(text)
     problem, path = (match["problem"], match["path"]) if match else (text, "")
     named = _NAMES_FIELD.search(problem)
     if named:
         path += f".{named['name']}"
-    param = path.removeprefix(".") or None
+    param = (inside + path).removeprefix(".") or None
     if param is None:
         return InvalidRequestError(f"The body must be a JSON object: {problem}")
     return InvalidRequestError(f"{param}: {problem}", param=param)

@@ -161,7 +161,7 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
                 check_num_messages(body.messages, settings.max_num_messages)
                 params, messages = body.params(), body.message_mappings()
                 options = body.options(caller_identity(body.user), given_timeout(), given_rank())
-            head = AnswerHead.create("chatcmpl", check_model(engine, body.model), settings)
+            head = AnswerHead.create("chatcmpl-", check_model(engine, body.model), settings)
             require_serving(engine)
             with body.blaming_its_own_fields():
                 chat = prepare_chat(engine, body, params, messages)

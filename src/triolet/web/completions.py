@@ -118,7 +118,7 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
             params, prompts = body.params(), body.prompts()
             options = body.options(caller_identity(body.user), given_timeout(), given_rank())
-            head = AnswerHead.create("cmpl", check_model(engine, body.model), settings)
+            head = AnswerHead.create("cmpl-", check_model(engine, body.model), settings)
             require_serving(engine)
         is_truncated = body.truncate_prompt_tokens is not None
         with body.blaming_its_own_fields():

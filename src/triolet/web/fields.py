@@ -15,7 +15,14 @@ import msgspec
 
 from triolet.errors import InvalidRequestError
 
-__all__ = ["CHAT_NEUTRAL", "COMPLETION_NEUTRAL", "HARMLESS", "check_other_fields", "is_neutral"]
+__all__ = [
+    "CHAT_NEUTRAL",
+    "COMPLETION_NEUTRAL",
+    "HARMLESS",
+    "RESPONSES_NEUTRAL",
+    "check_other_fields",
+    "is_neutral",
+]
 
 HARMLESS = frozenset({
     "cache_prompt",
@@ -63,13 +70,39 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 }
 """Fields of a chat completion that are not served, with the values of them that ask for nothing."""
 
+RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "logprobs": (False,),
+    "max_completion_tokens": (),
+    "max_tokens": (),
+    "messages": (),
+    "moderation": (),
+    "n": (1,),
+    "prompt": (),
+    "reasoning_effort": (),
+    "response_format": (),
+}
+"""Fields of a request for a response that are not served, with the values of them that ask for nothing."""
+
 _INSTEAD: Mapping[str, str] = {
+    "background": "send stream and read the answer as it comes, or wait for it",
+    "context_management": "leave older items out of input, or send truncation: auto",
+    "conversation": "send previous_response_id",
     "function_call": "send tool_choice",
     "functions": "send tools",
     "guided_choice": "send structured_outputs.choice",
     "guided_grammar": "send structured_outputs.grammar",
     "guided_json": "send structured_outputs.json",
     "guided_regex": "send structured_outputs.regex",
+    "logprobs": "send include: ['message.output_text.logprobs'], and top_logprobs",
+    "max_completion_tokens": "send max_output_tokens",
+    "max_tokens": "send max_output_tokens",
+    "messages": "send input",
+    "prompt": "send input and instructions",
+    "reasoning_effort": "send reasoning.effort",
+    "response_format": "send text.format",
 }
 """What took the place of fields that others have given up."""
 

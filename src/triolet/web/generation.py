@@ -59,6 +59,7 @@ class Delta:
     finish_reason: FinishReason | None
     stop_reason: str | int | None
     seed: int
+    num_tokens: int = 0
     prompt: PromptPart | None = None
     reasoning: str = ""
     tool_calls: Sequence[ToolCallDelta] = ()
@@ -275,6 +276,7 @@ class Generation:
             finish_reason=finish_reason,
             stop_reason=completion.stop_reason,
             seed=continuation_seed(output.seed, completion.index),
+            num_tokens=len(completion.token_ids),
             prompt=self._prompts[stream] if is_first else None,
         )
 

@@ -27,7 +27,11 @@ class ChatLogprobs:
         self._tokenizer = tokenizer
 
     def convert(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return {"content": [self._position(position) for position in logprobs], "refusal": None}
+        return {"content": self.positions(logprobs), "refusal": None}
+
+    def positions(self, logprobs: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+        """One entry for each token."""
+        return [self._position(position) for position in logprobs]
 
     def _position(self, position: TokenLogprobs) -> dict[str, Any]:
         entries = [

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from triolet.core.control import PauseMode, SleepPart
 from triolet.web.anthropic.schema import CountTokensBody, MessagesBody
 from triolet.web.control_api import AbortBody, RestartBody
+from triolet.web.responses_schema import ResponsesBody
 from triolet.web.schema import ChatBody, CompletionBody
 from triolet.web.tokens_api import DetokenizeBody, TokenizeBody
 from triolet.web.unserved_api import UNSERVED
@@ -36,7 +37,7 @@ class Parameter:
 class Route:
     """One method of one path. ``statuses`` are the outcomes besides 200 and the errors of any route."""
 
-    method: Literal["get", "post"]
+    method: Literal["get", "post", "delete"]
     path: str
     summary: str
     tag: str
@@ -56,6 +57,8 @@ def _post(path: str, summary: str, tag: str, **more: Any) -> Route:
     return Route(method="post", path=path, summary=summary, tag=tag, **more)
 
 
+_RESPONSE_ID = Parameter(name="response_id", schema={"type": "string"}, place="path")
+
 ROUTES: tuple[Route, ...] = (
     _post(
         "/v1/chat/completions", "Answer a conversation, through the model's chat template.", "generation",
@@ -68,6 +71,31 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "/v1/messages", "Answer a conversation, as Anthropic's Messages API does.", "generation",
         body=MessagesBody, example={"messages": _HELLO, "max_tokens": 12}, is_streamable=True,
+    ),
+    _post(
+        "/v1/responses", "Answer a conversation, as items that may be kept.", "generation",
+        body=ResponsesBody, example={"input": "Hello!", "max_output_tokens": 16}, is_streamable=True,
+    ),
+    _get(
+        "/v1/responses/{response_id}", "A response that is being written or was kept.", "generation",
+        parameters=(_RESPONSE_ID,),
+    ),
+    Route(
+        method="delete", path="/v1/responses/{response_id}", summary="Forget a response.", tag="generation",
+        parameters=(_RESPONSE_ID,),
+    ),
+    _post(
+        "/v1/responses/{response_id}/cancel", "End a response that is being written.", "generation",
+        parameters=(_RESPONSE_ID,),
+    ),
+    _get(
+        "/v1/responses/{response_id}/input_items", "The items that a response answers.", "generation",
+        parameters=(
+            _RESPONSE_ID,
+            Parameter(name="order", schema={"enum": ["asc", "desc"], "default": "desc"}),
+            Parameter(name="after", schema={"type": "string"}),
+            Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+        ),
     ),
     _get("/v1/models", "The names that requests may use.", "generation"),
     _get(

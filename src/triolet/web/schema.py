@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +33,7 @@ from triolet.web.tools import Tool, ToolUse, tool_use_of
 __all__ = [
     "ChatBody",
     "CheckedBody",
+    "CommonBody",
     "CompletionBody",
     "GenerationBody",
     "StreamOptions",
@@ -68,17 +70,13 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationBody(Struct, kw_only=True):
-    """What completions and chat completions have in common. None is "not given"."""
+class CommonBody(Struct, kw_only=True):
+    """What all bodies that ask for text have in common. None is "not given"."""
 
     neutral_fields: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    return_progress: bool | None = None
-    n: int | None = None
-    max_tokens: int | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -96,18 +94,40 @@ class GenerationBody(Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
-    prompt_logprobs: int | None = None
-    truncate_prompt_tokens: int | None = None
-    use_beam_search: bool | None = None
-    length_penalty: float | None = None
     priority: int | None = None
     cache_salt: str | None = None
     user: str | None = None
     queue_timeout: float | None = None
     first_token_timeout: float | None = None
     timeout: float | None = None
+
+    def check(self) -> None:
+        """Check what the types cannot say. Raises :class:`InvalidRequestError`."""
+
+    def options(self, caller: str, timeout: float | None = None, rank: int | None = None) -> RequestOptions:
+        """How to serve it; ``caller`` is who gets a fair share.
+
+        ``timeout`` and ``rank`` are what headers ask for; of two time-outs the shorter one holds.
+        """
+        given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
+        if timeout is not None:
+            given["timeout"] = min(timeout, given.get("timeout", timeout))
+        return RequestOptions(fairness_key=caller[:MAX_KEY_LENGTH], data_parallel_rank=rank, **given)
+
+
+class GenerationBody(CommonBody, kw_only=True):
+    """What completions and chat completions have in common."""
+
+    stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
 
     @property
     def is_usage_included(self) -> bool:
@@ -125,7 +145,6 @@ class GenerationBody(Struct, kw_only=True):
         return 1 if self.n is None else self.n
 
     def check(self) -> None:
-        """Check what the types cannot say. Raises :class:`InvalidRequestError`."""
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequestError(
                 "prompt_logprobs: they do not come in a stream; send the request without stream",
@@ -146,19 +165,8 @@ class GenerationBody(Struct, kw_only=True):
             raise InvalidRequestError("stream_options: allowed only with stream", param="stream_options")
 
     def options(self, caller: str, timeout: float | None = None, rank: int | None = None) -> RequestOptions:
-        """How to serve it; ``caller`` is who gets a fair share.
-
-        ``timeout`` and ``rank`` are what headers ask for; of two time-outs the shorter one holds.
-        """
-        given = {name: getattr(self, name) for name in _OPTION_FIELDS if getattr(self, name) is not None}
-        if timeout is not None:
-            given["timeout"] = min(timeout, given.get("timeout", timeout))
-        return RequestOptions(
-            fairness_key=caller[:MAX_KEY_LENGTH],
-            data_parallel_rank=rank,
-            reports_prompt_progress=bool(self.return_progress),
-            **given,
-        )
+        options = CommonBody.options(self, caller, timeout, rank)
+        return replace(options, reports_prompt_progress=bool(self.return_progress))
 
     @contextmanager
     def blaming_its_own_fields(self) -> Iterator[None]:

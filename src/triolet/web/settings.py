@@ -29,6 +29,8 @@ class WebSettings:
     has_page: bool = True
     max_body_bytes: int = 4 * 2**20
     max_num_messages: int = 4096
+    response_store_size: int = 1000
+    response_store_bytes: int = 64 * 2**20
     ping_interval: float = 15.0
     clock: Callable[[], float] = time.time
     is_leaving: Callable[[], bool] = lambda: False

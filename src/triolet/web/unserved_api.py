@@ -20,7 +20,6 @@ _CLASSIFYING = (
 )
 _HEARING = "a speech recognition model; transcribe elsewhere and send the text to /v1/chat/completions"
 _SPEAKING = "a speech synthesis model; send the text of an answer to a server that has one"
-_CONVERSATIONS = "a store of conversations; send the whole one to /v1/chat/completions"
 
 UNSERVED: Mapping[str, str] = {
     "/v1/embeddings": _EMBEDDING,
@@ -34,7 +33,6 @@ UNSERVED: Mapping[str, str] = {
     "/v1/audio/transcriptions": _HEARING,
     "/v1/audio/translations": _HEARING,
     "/v1/audio/speech": _SPEAKING,
-    "/v1/responses": _CONVERSATIONS,
 }
 """What each of them needs, and the way out."""
 

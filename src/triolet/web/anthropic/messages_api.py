@@ -30,7 +30,7 @@ def add_message_routes(blueprint: Blueprint, engine: ServingEngine, settings: We
         with counting_refusals(engine), naming_sent_fields():
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), MessagesBody)
             check_num_messages(body.messages, settings.max_num_messages)
-            head = AnswerHead.create("msg", check_model(engine, body.model), settings)
+            head = AnswerHead.create("msg_", check_model(engine, body.model), settings)
             require_serving(engine)
             chat_of_body = chat_body(body, engine.max_model_len)
             with chat_of_body.blaming_its_own_fields():

@@ -1,0 +1,163 @@
+"""``/v1/responses``: the routes. A response is the answer of a chat, written as items, and may be kept.
+
+Knows neither the shape of a response nor how a conversation becomes messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from quart import Blueprint, Response, request
+
+from triolet.errors import InvalidRequestError
+from triolet.web.answer import AnswerHead, answer, check_model, json_response
+from triolet.web.auth import caller_identity
+from triolet.web.body import read_body
+from triolet.web.chat_request import prepare_chat, submit_chat
+from triolet.web.generation import Generation, counting_refusals, require_serving
+from triolet.web.headers import given_rank, given_timeout
+from triolet.web.logprobs import ChatLogprobs
+from triolet.web.messages import check_num_messages
+from triolet.web.request_scope import request_scope
+from triolet.web.responses_conversation import PREFIX, Conversation, read_conversation
+from triolet.web.responses_directory import ResponseDirectory, Running
+from triolet.web.responses_input import Item, messages_of
+from triolet.web.responses_output import OutputItems
+from triolet.web.responses_schema import ResponsesBody, blaming_response_fields
+from triolet.web.responses_shape import ResponseShape, response_head
+from triolet.web.responses_store import StoredResponse
+from triolet.web.schema import decode_body
+from triolet.web.serving_engine import ServingEngine
+from triolet.web.settings import WebSettings
+
+__all__ = ["add_response_routes"]
+
+LONGEST_PAGE = 100
+
+
+def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
+    """Add the routes to a blueprint."""
+    directory = ResponseDirectory(engine, settings)
+
+    @blueprint.post("/v1/responses")
+    async def create_response() -> Response:
+        with counting_refusals(engine):
+            body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ResponsesBody)
+            is_stored = _is_stored(body, directory)
+            head = AnswerHead.create(PREFIX, check_model(engine, body.model), settings)
+            require_serving(engine)
+            conversation = await read_conversation(body, head.id, directory, _owner())
+        generation = await _submit(engine, body, conversation.items, head.id, settings)
+        shape = ResponseShape(
+            response_head(head, body, is_stored=is_stored),
+            _output_items(engine, body, conversation),
+            settings.clock,
+            on_end=directory.keep,
+        )
+        running = Running(_owner(), is_stored, generation, conversation.items, shape.response)
+        request_scope().exits.callback(directory.begin(head.id, running))
+        return await answer(
+            generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
+        )
+
+    _add_stored_response_routes(blueprint, directory)
+
+
+def _add_stored_response_routes(blueprint: Blueprint, directory: ResponseDirectory) -> None:
+    @blueprint.get("/v1/responses/<response_id>")
+    async def retrieve_response(response_id: str) -> Response:
+        """A response as it is now. Its events are not kept: it cannot be streamed again."""
+        for name in ("starting_after", "stream"):
+            if request.args.get(name, "false").lower() != "false":
+                raise InvalidRequestError(
+                    f"{name}: the events of a response are not kept; retrieve it without", param=name
+                )
+        return _told(await directory.find(response_id, _owner(), param="response_id"))
+
+    @blueprint.delete("/v1/responses/<response_id>")
+    async def delete_response(response_id: str) -> Response:
+        await directory.delete(response_id, _owner())
+        return json_response({"id": response_id, "object": "response", "deleted": True})
+
+    @blueprint.post("/v1/responses/<response_id>/cancel")
+    async def cancel_response(response_id: str) -> Response:
+        """End a response that is being written; its own answer then ends with the status ``cancelled``."""
+        return _told(await directory.cancel(response_id, _owner()))
+
+    @blueprint.get("/v1/responses/<response_id>/input_items")
+    async def list_input_items(response_id: str) -> Response:
+        found = await directory.find(response_id, _owner(), param="response_id")
+        return json_response(_page(msgspec.json.decode(found.items)))
+
+
+async def _submit(
+    engine: ServingEngine, body: ResponsesBody, items: Sequence[Item], response_id: str, settings: WebSettings
+) -> Generation:
+    """The engine's work on the chat that the response answers."""
+    chat_body = body.as_chat()
+    with counting_refusals(engine), blaming_response_fields(), chat_body.blaming_its_own_fields():
+        check_num_messages(items, settings.max_num_messages)
+        options = body.options(caller_identity(body.user), given_timeout(), given_rank())
+        chat = prepare_chat(engine, chat_body, chat_body.params(), messages_of(body.instructions, items))
+    return await submit_chat(
+        engine,
+        chat_body,
+        chat,
+        request_id=response_id,
+        options=options,
+        is_leaving=settings.is_leaving,
+        blaming=blaming_response_fields,
+    )
+
+
+def _output_items(engine: ServingEngine, body: ResponsesBody, conversation: Conversation) -> OutputItems:
+    convert = ChatLogprobs(engine.tokenizer).positions if body.has_logprobs else None
+    return OutputItems(conversation.new_id, convert)
+
+
+def _is_stored(body: ResponsesBody, directory: ResponseDirectory) -> bool:
+    """Whether the response is to be kept. Raises :class:`InvalidRequestError` where nothing is."""
+    if body.store and directory.is_off:
+        raise InvalidRequestError(
+            "store: this server keeps no responses (--response-store-size); send store: false, and the whole "
+            "conversation as input",
+            param="store",
+        )
+    return body.store is not False and not directory.is_off
+
+
+def _owner() -> str:
+    """Who may see a response: whoever has the same API key."""
+    return request_scope().key_name
+
+
+def _told(stored: StoredResponse) -> Response:
+    return Response(stored.response, content_type="application/json")
+
+
+def _page(items: list[Item]) -> dict[str, Any]:
+    """The part of a list that the parameters ask for: from the end unless ``order`` says otherwise."""
+    order, after, limit = (request.args.get(name) for name in ("order", "after", "limit"))
+    if order not in (None, "asc", "desc"):
+        raise InvalidRequestError(f"order: must be asc or desc, got {order!r:.60}", param="order")
+    size = 20 if limit is None else int(limit) if limit.isascii() and limit.isdigit() else 0
+    if not 1 <= size <= LONGEST_PAGE:
+        raise InvalidRequestError(
+            f"limit: must be an integer in [1, {LONGEST_PAGE}], got {limit!r:.60}", param="limit"
+        )
+    items = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in items]
+    if after is not None:
+        if after not in ids:
+            raise InvalidRequestError(f"after: there is no item {after!r:.100}", param="after")
+        items = items[ids.index(after) + 1 :]
+    page = items[:size]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > len(page),
+    }

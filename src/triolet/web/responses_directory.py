@@ -1,0 +1,145 @@
+"""All responses that can be asked for: those that are written or kept here, and those of other servers.
+
+Whoever asks sees the responses of the same API key only. Knows nothing of HTTP or of how responses are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from triolet.errors import RequestError
+from triolet.web.generation import Generation
+from triolet.web.peers import do_everywhere
+from triolet.web.responses_store import ResponseStore, StoredResponse
+from triolet.web.serving_engine import ServingEngine
+from triolet.web.settings import WebSettings
+
+__all__ = ["ResponseDirectory", "ResponseNotFoundError", "Running", "not_found"]
+
+
+class ResponseNotFoundError(RequestError):
+    """There is no such response, no longer, or not for this caller."""
+
+    status = 404
+    code = "response_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A response that is being written. ``show(status)`` is what there is of it."""
+
+    owner: str
+    is_stored: bool
+    generation: Generation
+    items: Sequence[dict[str, Any]]
+    show: Callable[[str], dict[str, Any]]
+
+    def as_stored(self, response: dict[str, Any]) -> StoredResponse:
+        encode = msgspec.json.encode
+        return StoredResponse(self.owner, encode(response), encode(self.items))
+
+
+class ResponseDirectory:
+    """The responses of one engine. ``engine`` is told of those that are cancelled."""
+
+    def __init__(self, engine: ServingEngine, settings: WebSettings) -> None:
+        self._store = ResponseStore(settings.response_store_size, settings.response_store_bytes)
+        self._engine = engine
+        self._peers = settings.peers
+        self._running: dict[str, Running] = {}
+        settings.peers.answer(
+            {
+                "find_response": self._find_here,
+                "delete_response": self._delete_here,
+                "cancel_response": self._cancel_here,
+            }
+        )
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is kept."""
+        return self._store.is_off
+
+    def begin(self, response_id: str, running: Running) -> Callable[[], None]:
+        """A response is written from here on; to be called when that has ended: what is returned."""
+        self._running[response_id] = running
+
+        def end() -> None:
+            self._running.pop(response_id, None)
+
+        return end
+
+    def keep(self, response: dict[str, Any]) -> None:
+        """A response that was written has ended like this."""
+        running = self._running.pop(response["id"])
+        if running.is_stored:
+            self._store.put(response["id"], running.as_stored(response))
+
+    async def find(self, response_id: str, owner: str, *, param: str) -> StoredResponse:
+        """Raises :class:`ResponseNotFoundError` with ``param``."""
+        found = await self._find_here(response_id, owner)
+        if found is None:
+            found = _first(await self._peers.call_peers("find_response", response_id, owner))
+        return _stored(response_id, found, param)
+
+    async def delete(self, response_id: str, owner: str) -> None:
+        """Forget a response. Raises :class:`ResponseNotFoundError`."""
+        if not any(
+            await do_everywhere(self._peers, "delete_response", self._delete_here, response_id, owner)
+        ):
+            raise not_found("response", response_id, "response_id")
+
+    async def cancel(self, response_id: str, owner: str) -> StoredResponse:
+        """End a response that is written, and → what there is of it; one that has ended stays as it is.
+
+        Raises :class:`ResponseNotFoundError`.
+        """
+        found = _first(
+            await do_everywhere(self._peers, "cancel_response", self._cancel_here, response_id, owner)
+        )
+        return _stored(response_id, found, "response_id")
+
+    async def _find_here(self, response_id: str, owner: str) -> list[Any] | None:
+        """Owner, response and items: plain values, which another server can be sent."""
+        running = self._running.get(response_id)
+        if running is not None and running.owner == owner and running.is_stored:
+            return _plain(running.as_stored(running.show("in_progress")))
+        stored = self._store.find(response_id, owner)
+        return None if stored is None else _plain(stored)
+
+    async def _delete_here(self, response_id: str, owner: str) -> bool:
+        return self._store.delete(response_id, owner)
+
+    async def _cancel_here(self, response_id: str, owner: str) -> list[Any] | None:
+        running = self._running.get(response_id)
+        if running is None or running.owner != owner:
+            return await self._find_here(response_id, owner)
+        await self._engine.abort(running.generation.request_ids)
+        return _plain(running.as_stored(running.show("cancelled")))
+
+
+def _plain(stored: StoredResponse) -> list[Any]:
+    return [stored.owner, stored.response, stored.items]
+
+
+def _first(answers: Iterable[Any]) -> Any:
+    return next((answer for answer in answers if answer is not None), None)
+
+
+def _stored(response_id: str, found: Sequence[Any] | None, param: str) -> StoredResponse:
+    if found is None:
+        raise not_found("response", response_id, param)
+    return StoredResponse(*found)
+
+
+def not_found(kind: str, name: str, param: str) -> ResponseNotFoundError:
+    """A response or an item that is not there."""
+    return ResponseNotFoundError(
+        f"{param}: there is no {kind} {name[:100]!r} here: it was never stored, it was deleted, or it "
+        "has made room for others; send its conversation as input",
+        param=param,
+    )
