@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from triolet.errors import UsageError
 from triolet.launch_shape import LaunchShape, derive_shape
@@ -282,6 +283,11 @@ class ServeArgs(EngineArgs):
         "key, tokens.",
         group="http",
     )  # fmt: skip
+    otlp_traces_endpoint: str | None = option(
+        None, "Where OpenTelemetry traces go, by OTLP over HTTP, such as http://localhost:4318; "
+        "OTEL_EXPORTER_OTLP_ENDPOINT in the environment if not given. Needs triolet[otel].",
+        group="http", metavar="URL",
+    )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "info", "Least severe messages that are logged.", group="http"
     )
@@ -301,6 +307,10 @@ class ServeArgs(EngineArgs):
                 raise usage_error(self, name, "must be a number of seconds, 0 or more")
         if self.ping_interval == 0:
             raise usage_error(self, "ping_interval", "must be more than 0")
+
+        url = urlsplit(self.otlp_traces_endpoint or "http://none")
+        if url.scheme not in ("http", "https") or not url.netloc:
+            raise usage_error(self, "otlp_traces_endpoint", "must be a URL such as http://localhost:4318")
 
     def _check_tls(self) -> None:
         for name in TLS_FILES:

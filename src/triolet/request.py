@@ -170,6 +170,7 @@ class TokenOutput:
     ``num_cached_tokens``: how much of the prompt was found in the prefix cache. ``prompt_logprobs``: of the
     next tokens of the prompt after its first, where they were asked for. ``num_computed_prompt_tokens``: how
     much of the prompt is computed, told only before the first token, and where it was asked for.
+    ``prefill_seconds``: with the first token, how long ago the request's first step began.
     """
 
     request_id: int
@@ -183,6 +184,7 @@ class TokenOutput:
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     is_engine_dead: bool = False
     num_computed_prompt_tokens: int = 0
+    prefill_seconds: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,9 +202,13 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTimings:
-    """Seconds on the monotonic clock; None for what has not happened yet."""
+    """Seconds on the monotonic clock; None for what has not happened yet.
+
+    ``started``: the beginning of the first step. It is known once there is a token.
+    """
 
     arrived: float
+    started: float | None = None
     first_token: float | None = None
     last_token: float | None = None
 

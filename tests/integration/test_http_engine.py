@@ -11,12 +11,17 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.fakes import FakeRunner, fake_client
 from tests.triolet.web.serving import events_of, request_bytes, serving
 from tests.triolet.web.test_answer import fold_completion
 
 from triolet import Engine
 from triolet.plan import StepPlan
+from triolet.web import serve
+from triolet.web.tracing import Tracing
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +61,28 @@ class TestAnswers:
         assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("defg", "stop", "hij")
         assert fold_completion(events[:-1])[0]["text"] == "defg"
         assert events[-2]["usage"] == plain["usage"]
+
+    async def test_the_times_of_a_span_add_up(
+        self, anyio_backend_name: str, byte_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        monkeypatch.setattr(serve, "open_tracing", lambda args: Tracing(provider))
+        async with serving(make(byte_model), anyio_backend_name) as running:
+            await running.client.post("/v1/completions", json={"prompt": ["abc", "d"], "max_tokens": 5})
+        (span,) = exporter.get_finished_spans()
+        told: dict[str, Any] = dict(span.attributes or {})
+        queue, prefill, decode, first, whole = (
+            told[f"gen_ai.latency.{name}"]
+            for name in (
+                "time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token", "e2e"
+            )
+        )  # fmt: skip
+        assert min(queue, prefill, decode) > 0
+        assert queue + prefill == pytest.approx(first)
+        assert first + decode <= whole
+        assert [event.name for event in span.events] == ["first step", "first token"]
 
     @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
     async def test_progress_of_a_long_prompt(

@@ -92,6 +92,7 @@ BAD_FOR_SERVER: dict[str, list[Any]] = {
     "shutdown_timeout": NOT_SECONDS,
     "cors_origin": [None, 5, "", [""], ("x", 5)],
     "access_log": [None, "", "xml", True],
+    "otlp_traces_endpoint": [*NOT_A_STRING, "localhost:4318", "ftp://x", "http://"],
     "log_level": [None, "loud", 10],
 }
 

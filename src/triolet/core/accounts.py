@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from triolet.core.deadlines import Deadlines, RequestPhase
 from triolet.core.recent_ends import RecentEnds
@@ -71,8 +71,8 @@ class Accounts:
                 self._live.queue_time.observe(progress.started - progress.arrived)
                 self.deadlines.reach(row.request.request_id, RequestPhase.STARTED)
 
-    def committed(self, plan: StepPlan, outputs: Sequence[TokenOutput]) -> None:
-        """A step has been computed, and this came of it."""
+    def committed(self, plan: StepPlan, outputs: Sequence[TokenOutput]) -> list[TokenOutput]:
+        """A step has been computed, and this came of it; → the same, with what is known here."""
         now = self._clock()
         self._last_iteration = IterationStatistics(
             step_id=plan.step_id,
@@ -84,10 +84,12 @@ class Accounts:
         self._live.iteration_tokens.observe(plan.num_tokens)
         self._num_prompt_tokens += self._last_iteration.num_prompt_tokens
         self._num_generated_tokens += self._last_iteration.num_generated_tokens
+        noted = []
         for output in outputs:
-            self._note_tokens(output, now)
+            noted.append(self._note_tokens(output, now))
             if output.finish_reason is not None:
                 self.ended(output.request_id)
+        return noted
 
     def ended(self, request_id: int) -> None:
         """A request has come to its end, or been taken out."""
@@ -143,17 +145,20 @@ class Accounts:
         self._logged_at = now
         self._logged = (self._num_prompt_tokens, self._num_generated_tokens)
 
-    def _note_tokens(self, output: TokenOutput, now: float) -> None:
+    def _note_tokens(self, output: TokenOutput, now: float) -> TokenOutput:
         progress = self._requests.get(output.request_id)
         if progress is None or not output.token_ids:
-            return
+            return output
         progress.num_generated_tokens += len(output.token_ids)
         progress.last_token = now
-        if progress.first_token is None:
-            progress.first_token = now
-            if progress.started is not None:
-                self._live.prefill_time.observe(now - progress.started)
-            self.deadlines.reach(output.request_id, RequestPhase.GENERATING)
+        if progress.first_token is not None:
+            return output
+        progress.first_token = now
+        self.deadlines.reach(output.request_id, RequestPhase.GENERATING)
+        if progress.started is None:
+            return output
+        self._live.prefill_time.observe(now - progress.started)
+        return replace(output, prefill_seconds=now - progress.started)
 
 
 def _num_prompt_tokens(row: PlanRow) -> int:

@@ -168,8 +168,7 @@ class EngineCore:
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Record what a step computed and return what it produced; plans are committed in order."""
-        outputs = self._scheduler.commit(plan, result)
-        self._accounts.committed(plan, outputs)
+        outputs = self._accounts.committed(plan, self._scheduler.commit(plan, result))
         self._accounts.log(self._scheduler.statistics)
         return outputs
 

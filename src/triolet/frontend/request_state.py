@@ -69,6 +69,7 @@ class RequestState(ABC):
         self.num_computed_prompt_tokens = 0
         self._has_progressed = False
         self.error: str | None = None
+        self._started: float | None = None
         self._last_token: float | None = None
         self._prompt_logprobs: list[TokenLogprobs | None] = [None]
         self._has_prompt_logprobs = requests[0].num_prompt_logprobs is not None
@@ -104,7 +105,9 @@ class RequestState(ABC):
         Raises EngineGenerateError where code of the caller's own failed.
         """
         if output.token_ids:
-            self.first_token = now if self.first_token is None else self.first_token
+            if self.first_token is None:
+                self.first_token = now
+                self._started = None if output.prefill_seconds is None else now - output.prefill_seconds
             self._last_token = now
             self.num_computed_prompt_tokens = len(self.head.prompt_token_ids)
         if output.request_id == self.requests[0].request_id:
@@ -164,7 +167,10 @@ class RequestState(ABC):
             num_computed_prompt_tokens=self.num_computed_prompt_tokens,
             prompt_logprobs=self._take_prompt_logprobs(),
             timings=RequestTimings(
-                arrived=head.arrived, first_token=self.first_token, last_token=self._last_token
+                arrived=head.arrived,
+                started=self._started,
+                first_token=self.first_token,
+                last_token=self._last_token,
             ),
             error=self.error,
         )

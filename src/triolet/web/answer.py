@@ -47,6 +47,7 @@ class AnswerHead:
     def create(cls, prefix: str, model: str, settings: WebSettings) -> AnswerHead:
         answer_id = prefix + secrets.token_hex(12)
         request_scope().answer_id = answer_id
+        request_scope().model = model
         return cls(answer_id, int(settings.clock()), model)
 
     def as_mapping(self, kind: str) -> dict[str, Any]:

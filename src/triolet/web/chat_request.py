@@ -170,6 +170,7 @@ async def submit_chat(
             amend=chat.reader,
             blaming=blaming_what_was_sent,
             is_leaving=is_leaving,
+            params=chat.params,
         )
 
 

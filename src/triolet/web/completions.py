@@ -132,6 +132,7 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
                 is_prompt_only=body.is_prompt_only,
                 blaming=body.blaming_its_own_fields,
                 is_leaving=settings.is_leaving,
+                params=params,
             )
         shape = CompletionShape(head, engine.tokenizer, body, lambda: generation.usage)
         return await answer(

@@ -17,7 +17,8 @@ import anyio
 
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError, TrioletError
 from triolet.frontend.seeds import continuation_seed
-from triolet.request import CompletionOutput, FinishReason, RequestOutput, TokenLogprobs
+from triolet.request import CompletionOutput, FinishReason, RequestOutput, RequestTimings, TokenLogprobs
+from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import EngineState
 from triolet.text.parsed_text import ToolCallDelta
 from triolet.web.errors import RequestAbortedError
@@ -143,6 +144,7 @@ class Generation:
     ``amend`` is given each delta and may make another of it. ``is_prompt_only``: only the prompt is wanted.
     ``blaming`` is around the failure of a choice, to name the fields that were sent. What is aborted once the
     server ``is_leaving`` has failed, for it can be had elsewhere; before, an operator wanted it to end.
+    ``params`` are kept for whoever describes the request.
     No task outlives a call of :meth:`next`, so that the reader may be a generator, a handler or a test.
     """
 
@@ -155,6 +157,7 @@ class Generation:
         is_prompt_only: bool = False,
         blaming: Callable[[], AbstractContextManager[None]] = nullcontext,
         is_leaving: Callable[[], bool] = lambda: False,
+        params: SamplingParams | BeamSearchParams | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open = dict(enumerate(streams))
@@ -164,6 +167,8 @@ class Generation:
         self._is_prompt_only = is_prompt_only
         self._blaming = blaming
         self._is_leaving = is_leaving
+        self.params = params
+        self._finish_reasons: dict[int, str] = {}
         self._clock = clock
         self._submitted_at = clock()
         self._prompts: dict[int, PromptPart] = {}
@@ -189,6 +194,27 @@ class Generation:
             usage.completion_tokens += 0 if self._is_prompt_only else output.num_output_tokens
             usage.cached_tokens += output.num_cached_tokens
         return usage
+
+    @property
+    def failure(self) -> Exception | None:
+        """What a choice has failed with."""
+        return self._failure
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Why the choices that have ended did, by index."""
+        return [self._finish_reasons[index] for index in sorted(self._finish_reasons)]
+
+    @property
+    def timings(self) -> RequestTimings:
+        """From the first of all choices to the last, on the monotonic clock."""
+        every = [output.timings for output in self._last.values()]
+        return RequestTimings(
+            arrived=min([self._submitted_at, *(one.arrived for one in every)]),
+            started=min((one.started for one in every if one.started is not None), default=None),
+            first_token=min((one.first_token for one in every if one.first_token is not None), default=None),
+            last_token=max((one.last_token for one in every if one.last_token is not None), default=None),
+        )
 
     @property
     def prompt_progress(self) -> PromptProgress:
@@ -269,6 +295,8 @@ class Generation:
         elif finish_reason is FinishReason.ERROR:
             self._fail(EngineGenerateError("The request failed inside the engine."))
             finish_reason = None
+        elif finish_reason is not None:
+            self._finish_reasons[index] = finish_reason.value
         return Delta(
             index=index,
             text=completion.text,

@@ -33,6 +33,8 @@ class RequestScope:
     answer_id: str | None = None
     made_id: str = field(default_factory=lambda: f"req-{secrets.token_hex(12)}")
     """Its name where there is no other."""
+    model: str = ""
+    """The name that it asks for."""
     key_name: str = ""
     generation: Generation | None = None
 

@@ -30,6 +30,7 @@ from triolet.web.middleware import OpenRequests
 from triolet.web.peers import Peers
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.tls import open_tls
+from triolet.web.tracing import open_tracing
 
 __all__ = ["Server", "serve"]
 
@@ -86,6 +87,9 @@ class Server:
         self._obeys_signals = obeys_signals
         self._is_leaving = False
         app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
+        self._tracing = open_tracing(args)
+        if self._tracing is not None:
+            app.asgi_app = self._tracing.around(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
         self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
         app.asgi_app = self._requests  # type: ignore[assignment,method-assign]
         self._app = app
@@ -151,6 +155,8 @@ class Server:
         with anyio.move_on_after(GRACEFUL_SECONDS + 1.5):
             await self._is_http_closed.wait()
         self._engine.stop()
+        if self._tracing is not None:
+            await self._tracing.close()
         with anyio.move_on_after(ENGINE_STOP_SECONDS):
             await self._is_engine_down.wait()
         if not (self._is_http_closed.is_set() and self._is_engine_down.is_set()):

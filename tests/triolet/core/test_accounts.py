@@ -42,8 +42,9 @@ def plan_of(one: Request, *, start: int, num_tokens: int) -> StepPlan:
     return StepPlan(step_id=0, rows=(row,))
 
 
-def run_one(accounts: Accounts, clock: Clock) -> None:
-    """Two seconds in the queue, three of prefill in two chunks, then a token each second."""
+def run_one(accounts: Accounts, clock: Clock) -> list[TokenOutput]:
+    """Two seconds in the queue, three of prefill in two chunks, then a token each second; → its outputs."""
+    told: list[TokenOutput] = []
     one = request(1)
     accounts.added(one)
     clock.now += 2
@@ -53,7 +54,8 @@ def run_one(accounts: Accounts, clock: Clock) -> None:
         clock.now += 2 if start == 0 else 1
         reason = FinishReason.LENGTH if start == 6 else None
         token_output = TokenOutput(request_id=1, token_ids=outputs, finish_reason=reason)
-        accounts.committed(plan, [token_output] if outputs else [])
+        told += accounts.committed(plan, [token_output] if outputs else [])
+    return told
 
 
 def only(histogram: Histogram) -> float:
@@ -62,8 +64,9 @@ def only(histogram: Histogram) -> float:
 
 
 def test_times_of_a_request(accounts: Accounts, clock: Clock) -> None:
-    run_one(accounts, clock)
+    outputs = run_one(accounts, clock)
     found = accounts.statistics()
+    assert [output.prefill_seconds for output in outputs] == [3, None, None], "the first token tells it"
     assert only(found.queue_time) == 2
     assert only(found.prefill_time) == 3
     assert only(found.decode_time) == 2
