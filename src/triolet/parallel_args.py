@@ -81,6 +81,10 @@ class ParallelArgs:
         120.0, "Seconds without progress after which an engine process is killed and restarted.",
         group="parallel",
     )  # fmt: skip
+    engine_load_timeout: float = option(
+        1800.0, "Seconds that an engine process may spend in one phase of loading; then it is killed and "
+        "started again.", group="parallel",
+    )  # fmt: skip
     engine_restart_budget: int = option(
         5, "Most restarts of an engine process in ten minutes; one more ends the server.", group="parallel"
     )
@@ -94,7 +98,7 @@ class ParallelArgs:
         for name in ("data_parallel_rpc_port", "master_port"):
             if not 1 <= getattr(self, name) <= 65535:
                 raise usage_error(self, name, "must be in [1, 65535]")
-        names = ("cluster_join_timeout", "liveness_timeout", "engine_stall_timeout")
+        names = ("cluster_join_timeout", "liveness_timeout", "engine_stall_timeout", "engine_load_timeout")
         check_not_negative(self, names)
         for name in names:
             if getattr(self, name) == 0:

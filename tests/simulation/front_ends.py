@@ -114,7 +114,7 @@ async def api_server(world: World, process: VirtualProcess) -> int:
         world.desks.append(desk)
         async with anyio.create_task_group() as tasks:
 
-            async def drain(seconds: float) -> None:
+            async def drain(seconds: float, lead_seconds: float) -> None:
                 await _close(desk, client, seconds)
                 tasks.cancel_scope.cancel()
 

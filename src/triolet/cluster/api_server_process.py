@@ -91,14 +91,15 @@ class ApiServerProcess:
             return _not_running(self._spec.name)
         return self._calls.call(method, *arguments)
 
-    async def drain(self, seconds: float, patience: float) -> None:
-        """Have it answer what is under way within ``seconds`` and end; after ``patience`` more it is killed.
+    async def drain(self, drain: Drain, patience: float) -> None:
+        """Have it end as ``drain`` says; ``patience`` seconds after the time for that it is killed.
 
         Return once it has ended.
         """
         self._is_told_to_end = True
-        self.post(Drain(seconds))
-        with anyio.move_on_after(seconds + patience if self._link is not None else 0):
+        self.post(drain)
+        seconds = drain.lead_seconds + drain.seconds + patience
+        with anyio.move_on_after(seconds if self._link is not None else 0):
             await self._ended.wait()
             return
         logger.warning("%s did not end in time and is killed", self._spec.name)

@@ -157,7 +157,7 @@ def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], N
     """
     shape = args.launch_shape()
     if not shape.is_one_process:
-        return open_cluster_client(args, on_phase)
+        return open_cluster_client(args, files, on_phase)
     launch = ShardLaunch.of(args, shape.local_ranks[0])
     if launch is not None:
         starter = SubprocessStarter(backend=sniffio.current_async_library())

@@ -16,11 +16,13 @@ from anyio.abc import TaskStatus
 from triolet.args import EngineArgs
 from triolet.cluster.engine_cluster import EngineCluster, launch_credentials
 from triolet.cluster.joining import Credentials
+from triolet.cluster.model_places import with_model_at
 from triolet.cluster.processes import ProcessStarter, SubprocessStarter
 from triolet.cluster.reception import Reception, front_end_places
 from triolet.cluster.router import Router
 from triolet.cluster.transport import SocketTransport, Transport
 from triolet.core.errors import single_error
+from triolet.models.source import ModelFiles
 
 __all__ = ["ClusterClient", "open_cluster_client"]
 
@@ -28,7 +30,7 @@ __all__ = ["ClusterClient", "open_cluster_client"]
 class ClusterClient(Router):
     """Serves requests on the ranks that ``args`` ask for, from this process.
 
-    ``starter``, ``transport``, ``credentials``, ``on_phase``, ``first_generation``: see
+    ``starter``, ``transport``, ``credentials``, ``on_phase``, ``engine_args``, ``first_generation``: see
     :class:`EngineCluster`.
     """
 
@@ -40,6 +42,7 @@ class ClusterClient(Router):
         credentials: Credentials,
         *,
         on_phase: Callable[[str], None],
+        engine_args: EngineArgs | None = None,
         first_generation: int = 0,
     ) -> None:
         shape = args.launch_shape()
@@ -50,7 +53,7 @@ class ClusterClient(Router):
         )
         self._cluster = EngineCluster(
             args, [place], starter, transport, credentials,
-            on_phase=on_phase, first_generation=first_generation,
+            on_phase=on_phase, engine_args=engine_args, first_generation=first_generation,
         )  # fmt: skip
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -87,7 +90,9 @@ class ClusterClient(Router):
         await self.wait_serving([rank])
 
 
-def open_cluster_client(args: EngineArgs, on_phase: Callable[[str], None]) -> ClusterClient:
+def open_cluster_client(
+    args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], None]
+) -> ClusterClient:
     """The client that starts real processes, on the event loop that runs here. Raises UsageError."""
     return ClusterClient(
         args,
@@ -95,5 +100,6 @@ def open_cluster_client(args: EngineArgs, on_phase: Callable[[str], None]) -> Cl
         SocketTransport(),
         launch_credentials(args),
         on_phase=on_phase,
+        engine_args=with_model_at(args, files),
         first_generation=int(time.time()),
     )

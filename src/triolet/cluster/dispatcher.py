@@ -122,7 +122,7 @@ class Dispatcher:
         if rank.state is not RankState.READY:
             firsts += islice(self._held.values(), 1)
         oldest = max((now - routed.arrived for routed in firsts), default=None)
-        return replace(rank.statistics, state=rank.state, oldest_waiting_age=oldest)
+        return replace(rank.statistics, state=rank.state, cause=rank.cause, oldest_waiting_age=oldest)
 
     # ------------------------------------------------------------------ what ranks tell
 
@@ -145,7 +145,7 @@ class Dispatcher:
         self.placement.forget(rank.rank)
         is_expected = rank.state is RankState.DRAINING
         over: list[RoutedRequest] = []
-        for routed in rank.detach():
+        for routed in rank.detach(reason):
             routed.rank = None
             routed.num_losses += not is_expected
             if routed.has_output or routed.num_losses >= MAX_LOSSES:

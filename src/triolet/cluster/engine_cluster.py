@@ -56,6 +56,7 @@ class EngineCluster:
 
     ``starter`` and ``transport`` are how processes and connections are made; ``credentials`` are what engines
     and nodes prove themselves by. ``on_phase`` is told what is waited for until the engines are ready.
+    ``engine_args`` are the options that engines of this machine get, ``args`` if not given.
     ``first_generation``: see :class:`RankSupervisor`.
     """
 
@@ -68,6 +69,7 @@ class EngineCluster:
         credentials: Credentials,
         *,
         on_phase: Callable[[str], None],
+        engine_args: EngineArgs | None = None,
         first_generation: int = 0,
     ) -> None:
         shape = args.launch_shape()
@@ -80,7 +82,8 @@ class EngineCluster:
         self._head: Head | None = None
         if shape.local_ranks:
             self._supervisor = RankSupervisor(
-                args, shape.local_ranks, starter, secret=credentials.secret, on_report=self._take_report,
+                engine_args or args, shape.local_ranks, starter,
+                secret=credentials.secret, on_report=self._take_report,
                 first_generation=first_generation,
             )  # fmt: skip
             self._supervisor.set_topology([str(place.near) for place in places])

@@ -16,6 +16,7 @@ from triolet.args import ServeArgs
 from triolet.cluster.directory import Directory
 from triolet.cluster.engine_cluster import launch_credentials
 from triolet.cluster.messages import RankReport
+from triolet.cluster.model_places import find_models
 from triolet.cluster.node import HeadlessNode
 from triolet.cluster.processes import SubprocessStarter
 from triolet.cluster.rank_supervisor import RankSupervisor
@@ -32,8 +33,9 @@ logger = logging.getLogger("triolet.cluster")
 async def serve_headless(args: ServeArgs) -> int:
     """Serve until a signal or the head says that it is enough; the exit code.
 
-    Raises UsageError for what is wrong with the options here or beside those of the head, JoinError where the
-    head is not found or lost, EngineDeadError where an engine dies more often than the budget allows.
+    Raises UsageError for what is wrong with the options here or beside those of the head, what finding the
+    model does, before any process starts, JoinError where the head is not found or lost, EngineDeadError
+    where an engine dies more often than the budget allows.
     """
     shape = args.launch_shape()
     credentials = launch_credentials(args)
@@ -43,8 +45,8 @@ async def serve_headless(args: ServeArgs) -> int:
         directory.update([report])
 
     supervisor = RankSupervisor(
-        args, shape.local_ranks, SubprocessStarter(backend=args.backend), secret=credentials.secret,
-        on_report=take_report, first_generation=int(time.time()),
+        await find_models(args), shape.local_ranks, SubprocessStarter(backend=args.backend),
+        secret=credentials.secret, on_report=take_report, first_generation=int(time.time()),
     )  # fmt: skip
     node = HeadlessNode(
         socket.gethostname(), supervisor, directory, shared_options(args), SocketTransport(),

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from triolet.args import ServeArgs
+from triolet.args import EngineArgs, ServeArgs
 from triolet.cluster.api_server_process import ApiServerProcess
 from triolet.cluster.codec import from_plain, to_plain
 from triolet.cluster.control_owner import ControlOwner
@@ -24,8 +24,8 @@ from triolet.cluster.engine_cluster import EngineCluster
 from triolet.cluster.frames import WireError
 from triolet.cluster.joining import Credentials
 from triolet.cluster.launcher_link import UNANSWERED
-from triolet.cluster.messages import Call, Message, Phase, RankReport, RankReports, Start
-from triolet.cluster.processes import ProcessSpec, ProcessStarter
+from triolet.cluster.messages import Call, Drain, Message, Phase, RankReport, RankReports, Start
+from triolet.cluster.processes import API_KEY_VARIABLES, ProcessSpec, ProcessStarter
 from triolet.cluster.rank_args import plain_args
 from triolet.cluster.reception import FrontEndPlace, front_end_places
 from triolet.cluster.transport import Transport
@@ -49,7 +49,7 @@ class Launcher:
     """One run of all processes. ``listener`` is the socket that API servers, which run ``role``, inherit.
 
     ``announce`` gets the lines for the user once all API servers are ready. ``exit_now`` ends this process
-    when a second signal comes; the kernel then ends the others.
+    when a second signal comes; the kernel then ends the others. ``engine_args``: see :class:`EngineCluster`.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Launcher:
         credentials: Credentials,
         *,
         announce: Callable[[str], None],
+        engine_args: EngineArgs | None = None,
         exit_now: Callable[[int], Any] = os._exit,
         first_generation: int = 0,
     ) -> None:
@@ -76,13 +77,15 @@ class Launcher:
         places = front_end_places(args.launch_shape(), credentials.random_bytes)
         self._cluster = EngineCluster(
             args, places, starter, transport, credentials,
-            on_phase=self._tell_phase, first_generation=first_generation,
+            on_phase=self._tell_phase, engine_args=engine_args, first_generation=first_generation,
         )  # fmt: skip
         self._control = ControlOwner([partial(self._follow, index) for index in range(len(places))])
         self._counted = [FrontendStatistics() for _ in places]
         self._servers = [
             ApiServerProcess(
-                ProcessSpec(name=f"API server {index}", role=role, files=(listener,)),
+                ProcessSpec(
+                    name=f"API server {index}", role=role, files=(listener,), secrets=API_KEY_VARIABLES
+                ),
                 _start(args, index, place, listener, credentials.secret),
                 starter,
                 greeting=self._greeting,
@@ -130,7 +133,7 @@ class Launcher:
             self._failure = exc
             self._is_leaving = True
             self._tell_reports(self._cluster.directory.reports)
-            await self._drain_servers(FAILURE_SECONDS)
+            await self._drain_servers(FAILURE_SECONDS, lead_seconds=0.0)
             self._is_done.set()
 
     def _signal_orders(self) -> SignalOrders:
@@ -146,16 +149,15 @@ class Launcher:
         self._is_leaving = True
         deadline = anyio.current_time() + self._args.drain_lead_time + self._args.shutdown_timeout
         logger.info("draining: the API servers answer what is under way")
-        await self._drain_servers(self._args.shutdown_timeout)
+        await self._drain_servers(self._args.shutdown_timeout, lead_seconds=self._args.drain_lead_time)
         logger.info("draining: the engines end")
         await self._cluster.stop(max(0.0, deadline - anyio.current_time()))
         self._is_done.set()
 
-    async def _drain_servers(self, seconds: float) -> None:
-        patience = self._args.drain_lead_time + CLOSE_PATIENCE
+    async def _drain_servers(self, seconds: float, *, lead_seconds: float) -> None:
         async with anyio.create_task_group() as tasks:
             for server in self._servers:
-                tasks.start_soon(server.drain, seconds, patience)
+                tasks.start_soon(server.drain, Drain(seconds, lead_seconds), CLOSE_PATIENCE)
 
     # ------------------------------------------------------------------ news
 

@@ -79,8 +79,8 @@ class LauncherLink:
         """The answers of all other API servers, but for those that fail."""
         return list(await self.call("call_peers", method, arguments))
 
-    async def run(self, drain: Callable[[float], Coroutine[Any, Any, None]]) -> None:
-        """Take what the launcher says; ``drain(seconds)`` is what it orders in the end.
+    async def run(self, drain: Callable[[float, float], Coroutine[Any, Any, None]]) -> None:
+        """Take what the launcher says; ``drain(seconds, lead_seconds)`` is what it orders in the end.
 
         Raises WireError for what makes no sense, LinkClosedError where the launcher has gone.
         """
@@ -93,8 +93,8 @@ class LauncherLink:
                     case Phase(text):
                         self._phase = text
                         self._on_phase(text)
-                    case Drain(seconds):
-                        tasks.start_soon(drain, seconds)
+                    case Drain(seconds, lead_seconds):
+                        tasks.start_soon(drain, seconds, lead_seconds)
                     case Call(call_id, "follow", (order,)):
                         self._order = from_plain(Order, order)
                         tasks.start_soon(self._obey, call_id, self._on_order(self._order))

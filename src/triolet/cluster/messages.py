@@ -132,9 +132,13 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Finish within so many seconds, abort what is left then, and end with exit code 0."""
+    """Finish within so many seconds, abort what is left then, and end with exit code 0.
+
+    ``lead_seconds`` before that an API server says that it is not ready, and still takes requests.
+    """
 
     seconds: float
+    lead_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

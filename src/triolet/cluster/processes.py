@@ -25,9 +25,20 @@ import anyio
 from anyio.abc import ByteStream, TaskStatus, UNIXSocketStream
 
 from triolet.cluster.output_lines import OutputLines, write_to_stderr
+from triolet.cluster.shared_options import SECRET_VARIABLE
 
-__all__ = ["ChildProcess", "ProcessSpec", "ProcessStarter", "SubprocessStarter", "describe_exit"]
+__all__ = [
+    "API_KEY_VARIABLES",
+    "ChildProcess",
+    "ProcessSpec",
+    "ProcessStarter",
+    "SubprocessStarter",
+    "describe_exit",
+]
 
+API_KEY_VARIABLES = ("TRIOLET_API_KEY", "TRIOLET_ADMIN_API_KEY")
+SECRETS = (SECRET_VARIABLE, *API_KEY_VARIABLES)
+"""Variables that a child is given only where it needs them: what it runs or loads may show them."""
 READ_BYTES = 65536
 OUTPUT_PATIENCE = 0.5
 """Seconds that what a dead child wrote is waited for: something it started may hold the pipe open."""
@@ -41,13 +52,20 @@ logger = logging.getLogger("triolet.cluster")
 class ProcessSpec:
     """What to start. ``role`` is ``module:function``, as :mod:`triolet.cluster.child` takes it.
 
-    ``environment`` is added to ours. ``files`` are inherited under the same numbers.
+    ``environment`` is added to ours, without the secrets that are there but for those that it needs, given by
+    their names. ``files`` are inherited under the same numbers.
     """
 
     name: str
     role: str
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     files: tuple[int, ...] = ()
+
+    def whole_environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """All variables of the process."""
+        kept = {name: value for name, value in ours.items() if name not in SECRETS or name in self.secrets}
+        return kept | dict(self.environment)
 
 
 class ChildProcess(Protocol):
@@ -158,7 +176,7 @@ class SubprocessStarter:
             stdout=written,
             stderr=written,
             pass_fds=(link, *spec.files),
-            env={**os.environ, "PYTHONPATH": search_path, **spec.environment},
+            env=spec.whole_environment({**os.environ, "PYTHONPATH": search_path}),
             start_new_session=True,
         )
 

@@ -62,6 +62,7 @@ class RankLink:
         self.report: RankReport | None = None
         self.previously_reported_at = self._reported_at = 0.0
         self.statistics = RankStatistics(rank=rank, state=RankState.STARTING)
+        self._loss: str | None = None
         self.requests: dict[int, RoutedRequest] = {}
         self.new: dict[int, RoutedRequest] = {}
         self._num_new_tokens = 0
@@ -98,9 +99,9 @@ class RankLink:
         )
         self._forget_load()
 
-    def detach(self) -> list[RoutedRequest]:
-        """It cannot be reached any more; → the requests that it had."""
-        self.link = None
+    def detach(self, reason: str) -> list[RoutedRequest]:
+        """It cannot be reached any more, for a ``reason`` as seen from here; → the requests that it had."""
+        self.link, self._loss = None, reason
         lost = list(self.requests.values())
         self.requests.clear()
         self.new.clear()
@@ -109,6 +110,14 @@ class RankLink:
         self.statistics = replace(self.statistics, last_step_age=None, oldest_waiting_age=None)
         self._note_scheduler(num_running=0, num_waiting=0)
         return lost
+
+    @property
+    def cause(self) -> str | None:
+        """Why it is down: as it was told, else as seen from here; while it serves, why it last was."""
+        has_told = self.report is not None and self.report.cause is not None
+        if self.state is RankState.DOWN and not has_told:
+            return self._loss
+        return self.statistics.cause
 
     def cause_of_loss(self, generation: int) -> str | None:
         """Why that start of the rank ended, if that is known."""

@@ -36,6 +36,7 @@ __all__ = ["RankProcess"]
 
 LOADING_SILENCE_SECONDS = 300.0
 """An engine that loads may be silent for as long: libraries are read from slow disks with the loop held."""
+IN_TIME = "it did not end in time and was killed"
 END_PATIENCE = 2.0
 """Seconds that an engine may take to end, beyond those that it has to finish requests."""
 LAST_WORDS_PATIENCE = 1.0
@@ -49,7 +50,8 @@ class RankProcess:
     """Starts a process and follows it. ``on_change`` is called whenever there is news of it.
 
     ``state``, ``load`` and ``phase`` are what was heard last, ``cause`` why it is no longer ready.
-    ``stall_timeout``: seconds without an ended step, or without a word, after which it counts as hanging.
+    ``stall_timeout``: seconds without an ended step, or without a word, after which it counts as hanging;
+    ``load_timeout``: seconds in one phase of loading.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class RankProcess:
         *,
         front_ends: tuple[str, ...],
         stall_timeout: float,
+        load_timeout: float,
         on_change: Callable[[], None],
     ) -> None:
         self.state = RankState.STARTING
@@ -71,17 +74,20 @@ class RankProcess:
         self._starter = starter
         self._front_ends = front_ends
         self._stall_timeout = stall_timeout
+        self._load_timeout = load_timeout
+        self._phase_began = -math.inf
         self._on_change = on_change
         self._link: Link | None = None
         self._last_heard = -math.inf
         self._error: Exception | None = None
-        self._is_told_to_end = False
+        self._is_told_to_end = self._is_put_down = False
         self._patience = anyio.CancelScope()
         self._is_link_over = anyio.Event()
 
     async def run(self) -> Exception | None:
-        """Live through it; None where it ended as told, else what it died of.
+        """Live through it; None where it ended when told to, else what it died of.
 
+        ``cause`` then says what went wrong on its way out, if anything did.
         Cancellation: kills the process.
         """
         async with anyio.create_task_group() as task_group:
@@ -91,11 +97,11 @@ class RankProcess:
                 return EngineDeadError(f"its process cannot be started: {exc}")
             status = await self._follow(child)
         self.state = RankState.DOWN
+        if status != 0 and self.cause is None and not self._is_put_down:
+            self.cause = _cause_of_exit(status, child.last_lines)
         if self._is_told_to_end:
             return None
-        if self._error is None:
-            self._error = EngineDeadError(self.cause or _cause_of_exit(status, child.last_lines))
-        return self._error
+        return self._error or EngineDeadError(self.cause or _cause_of_exit(status, child.last_lines))
 
     def set_topology(self, front_ends: tuple[str, ...]) -> None:
         """From here on it is to serve these front ends."""
@@ -109,6 +115,7 @@ class RankProcess:
         patience = END_PATIENCE
         if self._link is None or self.state is RankState.STARTING:
             patience = 0.0
+            self._is_put_down = True
         elif seconds > 0:
             self._link.post(Drain(seconds))
             patience += seconds
@@ -121,7 +128,7 @@ class RankProcess:
 
     async def _follow(self, child: ChildProcess) -> int:
         """Speak with the process until it has ended; its exit status."""
-        self._last_heard = anyio.current_time()
+        self._last_heard = self._phase_began = anyio.current_time()
         link = Link(child.stream, name=self._spec.name)
         async with anyio.create_task_group() as task_group:
             task_group.start_soon(link.run)
@@ -153,6 +160,8 @@ class RankProcess:
         self._last_heard = anyio.current_time()
         match message:
             case Phase(text):
+                if text != self.phase:
+                    self._phase_began = self._last_heard
                 self.phase = text
                 self._on_change()
             case Beat(load):
@@ -177,7 +186,9 @@ class RankProcess:
         while (cause := self._stall()) is None:
             due = anyio.current_time() + interval
             await anyio.sleep(interval)
-            self._last_heard += anyio.current_time() - due  # it is we who were held up for so long
+            held_up = anyio.current_time() - due  # it is we who were
+            self._last_heard += held_up
+            self._phase_began += held_up
         logger.error("%s hangs: %s", self._spec.name, cause)
         self.cause = cause
         self._change(RankState.DOWN)
@@ -193,6 +204,10 @@ class RankProcess:
             limit = max(limit, LOADING_SILENCE_SECONDS)
         if silence > limit:
             return f"nothing was heard of it for {silence:.0f} s"
+        in_phase = anyio.current_time() - self._phase_began
+        if self.state is RankState.STARTING and in_phase > self._load_timeout:
+            phase = self.phase or "starting"
+            return f'it has been at "{phase}" for {in_phase:.0f} s (--engine-load-timeout)'
         if self.load is None or self.load.step_age is None:
             return None
         age = self.load.step_age + silence
@@ -205,6 +220,8 @@ class RankProcess:
     async def _end_in_time(self, child: ChildProcess) -> None:
         with self._patience:
             await anyio.sleep_forever()
+        if not self._is_put_down:
+            self.cause = self.cause or IN_TIME
         child.kill()
 
     def _change(self, state: RankState) -> None:

@@ -65,6 +65,7 @@ class RankSupervisor:
                     extra={**extra, "num_sharing": part.num_sharing, **_shards(args, rank)},
                     environment=part.environment,
                     stall_timeout=args.engine_stall_timeout,
+                    load_timeout=args.engine_load_timeout,
                     restart_budget=args.engine_restart_budget,
                     first_generation=first_generation,
                 ),

@@ -5,6 +5,8 @@ This module knows nothing of who starts engines.
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ from triolet.cluster.transport import Address, Transport
 from triolet.errors import UsageError
 from triolet.launch_shape import LaunchShape
 
-__all__ = ["FrontEndPlace", "Reception", "cannot_listen", "front_end_places"]
+__all__ = ["FrontEndPlace", "Reception", "cannot_listen", "check_ports", "front_end_places"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,39 @@ class Reception:
             raise cannot_listen(address, exc) from exc
 
 
+def check_ports(shape: LaunchShape) -> None:
+    """That the ports which other machines dial can be had, before anything starts. Raises UsageError."""
+    if not shape.remote_ranks:
+        return
+    for port in range(shape.head_port, shape.head_port + 1 + shape.num_api_servers):
+        try:
+            _bind(shape.head_host, port)
+        except OSError as exc:
+            raise cannot_listen(Address(shape.head_host, port), exc) from exc
+
+
+def _bind(host: str, port: int) -> None:
+    """Have the port for a moment. Raises OSError."""
+    [(family, _, _, _, place), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(place)
+        probe.listen()
+
+
 def cannot_listen(address: Address, error: OSError) -> UsageError:
     """What is wrong with an address of ours that other machines are to dial."""
+    said = (
+        f"cannot listen on {address.host} port {address.port} for other machines: {error.strerror or error}"
+    )
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        return UsageError(
+            f"{said}; choose another --data-parallel-rpc-port, the same on all machines, with as many free "
+            "ports above it as there are API servers",
+            param="data_parallel_rpc_port",
+        )
     return UsageError(
-        f"cannot listen on {address.host} port {address.port} for other machines "
-        f"(--data-parallel-address, --data-parallel-rpc-port): {error.strerror or error}",
-        param="data_parallel_rpc_port",
+        f"{said}; give an address of this machine as --data-parallel-address", param="data_parallel_address"
     )

@@ -29,7 +29,8 @@ class RankLaunch:
     """How each process of a rank is started, and how it is watched.
 
     ``args``, ``secret``, ``extra``: see :class:`~triolet.cluster.messages.Start`. ``role``, ``environment``:
-    see :class:`~triolet.cluster.processes.ProcessSpec`. ``restart_budget``: restarts in ten minutes.
+    see :class:`~triolet.cluster.processes.ProcessSpec`. ``stall_timeout``, ``load_timeout``: see
+    :class:`~triolet.cluster.rank_process.RankProcess`. ``restart_budget``: restarts in ten minutes.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class RankLaunch:
     extra: dict[str, Any]
     environment: Mapping[str, str]
     stall_timeout: float
+    load_timeout: float
     restart_budget: int
     first_generation: int = 0
 
@@ -94,6 +96,9 @@ class SupervisedRank:
         """
         while True:
             error = await self._process.run()
+            if error is None and self._process.cause is not None:
+                self._cause = self._process.cause
+                logger.error("%s was to end, and did not end well: %s", self.name, self._cause)
             if self._is_stopping:
                 self._rest(RankState.DOWN)
                 return
@@ -167,6 +172,7 @@ class SupervisedRank:
             self._starter,
             front_ends=self._front_ends,
             stall_timeout=launch.stall_timeout,
+            load_timeout=launch.load_timeout,
             on_change=self._note_change,
         )
 

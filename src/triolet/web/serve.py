@@ -19,6 +19,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
+from triolet.cluster.reception import check_ports
 from triolet.core.signals import SignalOrders
 from triolet.errors import UsageError
 from triolet.web.app import create_app
@@ -50,6 +51,7 @@ async def serve(args: ServeArgs) -> int:
     """
     from triolet.engine import Engine
 
+    check_ports(args.launch_shape())
     listener = listen(args)
     try:
         return await Server(args, Engine(args), listener).run()
@@ -134,11 +136,14 @@ class Server:
             logger.critical("the server has stopped: %s", _cause(self._failure))
         return self._exit_code
 
-    async def drain(self, seconds: float | None = None) -> None:
-        """Leave in phases, as the first signal asks for; ``seconds`` instead of ``--shutdown-timeout``."""
+    async def drain(self, seconds: float | None = None, lead_seconds: float | None = None) -> None:
+        """Leave in phases, as the first signal asks for.
+
+        ``seconds`` instead of ``--shutdown-timeout``, ``lead_seconds`` instead of ``--drain-lead-time``.
+        """
         logger.info("draining: /ready is off")
         self._is_leaving = True
-        await anyio.sleep(self._args.drain_lead_time)
+        await anyio.sleep(self._args.drain_lead_time if lead_seconds is None else lead_seconds)
         self._engine.begin_drain()
         logger.info("draining: no new work; requests under way: %d", self._requests.num_open)
         with anyio.move_on_after(self._args.shutdown_timeout if seconds is None else seconds):

@@ -115,5 +115,5 @@ async def test_a_port_that_is_taken_is_the_users_mistake() -> None:
         await cluster.run()
     assert isinstance(cluster.outcome, UsageError)
     assert cluster.outcome.param == "data_parallel_rpc_port"
-    assert "--data-parallel-rpc-port): Address already in use" in str(cluster.outcome)
+    assert "Address already in use; choose another --data-parallel-rpc-port" in str(cluster.outcome)
     assert cluster.engines.all_ended

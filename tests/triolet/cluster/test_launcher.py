@@ -21,7 +21,7 @@ from triolet.args import ServeArgs
 from triolet.cluster.api_server_client import ApiServerClient
 from triolet.cluster.codec import to_plain
 from triolet.cluster.joining import Credentials
-from triolet.cluster.launcher import Launcher
+from triolet.cluster.launcher import FAILURE_SECONDS, Launcher
 from triolet.cluster.launcher_link import LauncherLink
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Start
@@ -42,7 +42,7 @@ class ApiServer:
         self.index, self.launcher = start.rank, LauncherLink(link)
         self.phases: list[str] = []
         self.counted = FrontendStatistics()
-        self.drained: float | None = None
+        self.drained: tuple[float, float] | None = None
         self._launch = launch
         self._drain_began, self._stopped = anyio.Event(), anyio.Event()
         self.client = ApiServerClient(
@@ -71,8 +71,8 @@ class ApiServer:
     async def _statistics(self) -> Any:
         return to_plain(self.counted)
 
-    async def _drain(self, seconds: float) -> None:
-        self.drained = seconds
+    async def _drain(self, seconds: float, lead_seconds: float) -> None:
+        self.drained = seconds, lead_seconds
         self._drain_began.set()
 
     async def ask(self, request_id: int) -> FinishReason | None:
@@ -135,7 +135,7 @@ class Launch:
 
 async def test_all_serve_on_the_same_engines_and_end_in_phases(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    launch = Launch(shutdown_timeout=7.0)
+    launch = Launch(shutdown_timeout=7.0, drain_lead_time=0.25)
     async with launch.running() as servers:
         for server in servers:
             assert server.client.rank_states == (RankState.READY, RankState.READY)
@@ -144,7 +144,7 @@ async def test_all_serve_on_the_same_engines_and_end_in_phases(caplog: pytest.Lo
         assert launch.lines == ["ready", "told by 0"], "once, when all are"
         await send(signal.SIGTERM)
     assert launch.code == 0
-    assert [server.drained for server in servers] == [7.0, 7.0]
+    assert [server.drained for server in servers] == [(7.0, 0.25)] * 2
     texts = [record.getMessage() for record in caplog.records]
     assert texts.index("draining: the API servers answer what is under way") < texts.index(
         "draining: the engines end"
@@ -247,11 +247,11 @@ async def test_the_death_of_an_api_server_ends_everything(caplog: pytest.LogCapt
 async def test_the_death_of_an_engine_for_good_is_told_to_callers_first(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    launch = Launch(engine_restart_budget=0)
+    launch = Launch(engine_restart_budget=0, drain_lead_time=600.0)
     async with launch.running() as servers:
         launch.child("engine 1").kill()
     assert launch.code == 1
-    assert all(server.drained is not None for server in servers)
+    assert [server.drained for server in servers] == [(FAILURE_SECONDS, 0.0)] * 2, "nobody is to be led away"
     assert all(server.client.rank_states[1] is RankState.DEAD for server in servers)
     assert "the server has stopped: engine 1 died, and" in caplog.records[-1].getMessage()
 

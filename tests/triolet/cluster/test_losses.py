@@ -13,7 +13,7 @@ def lost_rank() -> tuple[RankLink, list[RoutedRequest]]:
     routed = RoutedRequest(ask(1), 0.0, 1)
     rank.put(routed)
     rank.note_output(routed)
-    return rank, rank.detach()
+    return rank, rank.detach("closed")
 
 
 def test_the_cause_is_told_as_soon_as_it_is_known() -> None:

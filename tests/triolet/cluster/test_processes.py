@@ -12,7 +12,14 @@ import pytest
 from tests.leaks.census import child_processes
 from tests.triolet.cluster.gone import is_gone
 
-from triolet.cluster.processes import ChildProcess, ProcessSpec, SubprocessStarter, describe_exit
+from triolet.cluster.processes import (
+    API_KEY_VARIABLES,
+    ChildProcess,
+    ProcessSpec,
+    SubprocessStarter,
+    describe_exit,
+)  # fmt: skip
+from triolet.web.auth import ADMIN_ENVIRONMENT_VARIABLE, ENVIRONMENT_VARIABLE
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +86,35 @@ async def test_a_role_that_raises_shows_where_and_leaves_with_one(anyio_backend:
     started, _ = await run_child(anyio_backend, "fail")
     assert started.status == 1
     assert started.lines[-1] == "RuntimeError: what it says"
+
+
+def test_secrets_are_left_out_of_the_environment_but_for_those_needed() -> None:
+    ours = {
+        "PATH": "/bin",
+        "TRIOLET_CLUSTER_SECRET": "s",
+        "TRIOLET_API_KEY": "k",
+        "TRIOLET_ADMIN_API_KEY": "a",
+    }
+    engine = ProcessSpec(name="engine 0", role="r", environment={"OMP_NUM_THREADS": "1"})
+    assert engine.whole_environment(ours) == {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
+    api_server = ProcessSpec(name="API server 0", role="r", secrets=API_KEY_VARIABLES)
+    assert api_server.whole_environment(ours) == {
+        "PATH": "/bin", "TRIOLET_API_KEY": "k", "TRIOLET_ADMIN_API_KEY": "a",
+    }  # fmt: skip
+    assert API_KEY_VARIABLES == (ENVIRONMENT_VARIABLE, ADMIN_ENVIRONMENT_VARIABLE)
+
+
+async def test_a_child_inherits_no_secret(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIOLET_CLUSTER_SECRET", "known to all machines")
+
+    async def talk(child: ChildProcess) -> None:
+        await child.stream.receive()
+        environment = await anyio.Path(f"/proc/{child.pid}/environ").read_bytes()
+        assert b"TRIOLET_CLUSTER_SECRET" not in environment
+        assert b"PYTHONPATH" in environment
+        await child.stream.send(b"exit 0")
+
+    await run_child(anyio_backend, "echo", talk)
 
 
 async def test_signals_for_the_whole_group_are_the_parents_affair(anyio_backend: str) -> None:

@@ -9,7 +9,7 @@ from triolet.cluster.placement import REQUEST_COST
 from triolet.cluster.rank_link import RankLink, RoutedRequest
 from triolet.statistics import RankState, RankStatistics
 
-STARTING, READY, DRAINING, DOWN, DEAD = RankState
+STARTING, READY, DRAINING, DOWN, LEFT, DEAD = RankState
 
 
 def rank_link(*, has_peers: bool = False) -> RankLink:
@@ -33,18 +33,48 @@ def test_a_rank_is_ready_while_it_can_be_reached_and_nothing_else_is_told() -> N
     ):  # fmt: skip
         rank.note_report(report(0, state, generation=generation), 0.0)
         assert rank.state is expected
-    rank.detach()
+    rank.detach("closed")
     assert rank.state is DOWN, "ready, but out of reach"
-    for state, generation in ((STARTING, 2), (DOWN, 2), (DEAD, 2), (DRAINING, 2)):
+    for state, generation in ((STARTING, 2), (DOWN, 2), (LEFT, 2), (DEAD, 2), (DRAINING, 2)):
         rank.note_report(report(0, state, generation=generation), 0.0)
         assert rank.state is state
     rank.note_report(report(0, READY, generation=2), 0.0)
     assert rank.state is STARTING
 
 
+def test_a_rank_out_of_reach_has_a_cause_though_nobody_has_told_one() -> None:
+    rank = rank_link()
+    rank.attach(FakeLink(), ready(0, generation=1))
+    rank.note_report(report(0, READY, generation=1), 0.0)
+    assert rank.cause is None
+    rank.detach("silent for 5 s")
+    assert rank.cause == "silent for 5 s"
+    rank.note_report(report(0, DOWN, generation=1, cause="node b is lost"), 0.0)
+    assert rank.cause == "node b is lost"
+
+
+def test_a_rank_that_is_replaced_in_order_has_none() -> None:
+    rank = rank_link()
+    rank.attach(FakeLink(), ready(0, generation=1))
+    rank.note_report(report(0, DRAINING, generation=1), 0.0)
+    rank.detach("closed by the other side")
+    assert rank.cause is None
+    rank.note_report(report(0, STARTING, generation=2), 0.0)
+    assert rank.cause is None
+    rank.attach(FakeLink(), ready(0, generation=2))
+    assert rank.cause is None
+
+
 @pytest.mark.parametrize(
     ("state", "generation", "expected"),
-    [(DOWN, 3, "why"), (DEAD, 3, "why"), (READY, 3, None), (DOWN, 2, None), (STARTING, 4, "why")],
+    [
+        (DOWN, 3, "why"),
+        (LEFT, 3, "why"),
+        (DEAD, 3, "why"),
+        (READY, 3, None),
+        (DOWN, 2, None),
+        (STARTING, 4, "why"),
+    ],
 )
 def test_the_cause_of_a_loss_is_that_of_the_start_that_was_lost(
     state: RankState, generation: int, expected: str | None
@@ -118,7 +148,7 @@ def test_its_numbers_are_those_told_last_and_none_run_while_it_is_lost() -> None
     assert statistics.is_paused
     rank.note_report(report(0, DOWN, num_restarts=3, cause="killed"), 2.0)
     rank.note_statistics(RankStatistics(rank=5, num_steps=11, state=READY))
-    rank.detach()
+    rank.detach("closed")
     statistics = rank.statistics
     assert (statistics.rank, statistics.num_steps, statistics.num_restarts, statistics.cause) == (
         0,
