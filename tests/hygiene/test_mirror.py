@@ -23,8 +23,6 @@ UNTESTED_ALONE = {
     "src/triolet/cluster/engine_process.py": "tests/integration/test_engine_process.py",
     "src/triolet/cluster/front_end_link.py": "tests/triolet/cluster/test_rank_server.py",
     "src/triolet/cluster/launcher_link.py": "tests/triolet/cluster/test_launcher.py",
-    "src/triolet/cluster/rank_process.py": "tests/triolet/cluster/test_rank_supervisor.py",
-    "src/triolet/cluster/reception.py": "tests/triolet/cluster/test_cluster_client.py",
     "src/triolet/cluster/shard_node.py": "tests/integration/test_tensor_parallel.py",
     "src/triolet/cluster/shard_process.py": "tests/integration/test_tensor_parallel.py",
     "src/triolet/cluster/shard_worker.py": "tests/integration/test_tensor_parallel.py",

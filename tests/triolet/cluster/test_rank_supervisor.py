@@ -2,130 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, TaskGroup
-from tests.triolet.cluster.fake_processes import FakeChild, FakeStarter
-from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
-from trio.testing import MockClock
+from tests.triolet.cluster.fake_rank import make_request
+from tests.triolet.cluster.supervised import (
+    LONG,
+    Cluster,
+    anyio_backend,
+    is_killed,
+    nothing,
+)  # fmt: skip
 
-from triolet.args import EngineArgs
-from triolet.cluster.frames import encode_frame
-from triolet.cluster.link import Link
-from triolet.cluster.messages import Dead, RankReport, RemoteError, Start, encode_message
-from triolet.cluster.parent_link import serve_parent
-from triolet.cluster.rank_server import serve_rank
-from triolet.cluster.rank_supervisor import RankSupervisor
-from triolet.cluster.resources import RankResources
 from triolet.errors import ConflictError, EngineDeadError, ModelLoadError, UsageError
 from triolet.statistics import RankState
 
+__all__ = ["anyio_backend"]
+
 pytestmark = pytest.mark.anyio
 
-STALL_SECONDS = 20.0
-LOAD_SECONDS = 60.0
-
-
-@pytest.fixture(params=["virtual", "asyncio"])
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """Trio on a virtual clock, and asyncio on the real one for what takes a few seconds at most."""
-    return "asyncio" if request.param == "asyncio" else ("trio", {"clock": MockClock(autojump_threshold=0)})
-
-
-LONG = pytest.mark.parametrize("anyio_backend", ["virtual"], indirect=True)
-
-
-def nothing() -> None:
-    pass
-
-
-class Cluster:
-    """A supervisor, its processes, the engines in them and what was reported of them."""
-
-    def __init__(self, num_ranks: int = 1, *, budget: int = 2, load_seconds: float = 0.2) -> None:
-        self.load_seconds = load_seconds
-        self.fail: Callable[[], None] = nothing
-        """Called when an engine has loaded and in each of its steps; may raise."""
-        self.starts: list[Start] = []
-        self.engines: list[FakeRankClient] = []
-        self.reports: list[tuple[float, RankReport]] = []
-        self.changed = anyio.Event()
-        self.starter = FakeStarter(self._role)
-        self.supervisor = RankSupervisor(
-            EngineArgs(
-                engine_stall_timeout=STALL_SECONDS,
-                engine_load_timeout=LOAD_SECONDS,
-                engine_restart_budget=budget,
-            ),
-            range(num_ranks),
-            self.starter,
-            secret=b"secret",
-            on_report=self._note,
-            resources=(RankResources(2, 1, {}),) * num_ranks,
-        )
-
-    def _note(self, report: RankReport) -> None:
-        self.reports.append((anyio.current_time(), report))
-        self.changed.set()
-        self.changed = anyio.Event()
-
-    async def _role(self, child: FakeChild, stream: ByteStream) -> int:
-        async def serve(link: Link) -> None:
-            await serve_rank(link, None, self._engine)  # type: ignore[arg-type]
-
-        return await serve_parent(stream, serve)
-
-    def _engine(self, start: Start, on_phase: Callable[[str], None]) -> FakeRankClient:
-        self.starts.append(start)
-        engine = FakeRankClient(
-            rank=start.rank, load_seconds=self.load_seconds, on_phase=on_phase, fail=lambda: self.fail()
-        )
-        self.engines.append(engine)
-        return engine
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[TaskGroup]:
-        async with anyio.create_task_group() as task_group:
-            await task_group.start(self.supervisor.run)
-            yield task_group
-            task_group.cancel_scope.cancel()
-
-    def child(self, rank: int = 0) -> FakeChild:
-        """The rank's process now."""
-        return [child for child in self.starter.children if child.name == f"engine {rank}"][-1]
-
-    def engine(self, rank: int = 0) -> FakeRankClient:
-        """The engine in it."""
-        return [
-            engine for engine, start in zip(self.engines, self.starts, strict=True) if start.rank == rank
-        ][-1]
-
-    def states(self, rank: int = 0) -> list[RankState]:
-        """Those it has been in, one after the other."""
-        states: list[RankState] = []
-        for _, report in self.reports:
-            if report.rank == rank and report.state not in states[-1:]:
-                states.append(report.state)
-        return states
-
-    async def wait_for(self, state: RankState, rank: int = 0) -> float:
-        """When it is, or comes to be, in that state."""
-        while self.supervisor.reports[rank].state is not state:
-            await self.changed.wait()
-        return anyio.current_time()
-
-
 S, R, W, D, X = RankState.STARTING, RankState.READY, RankState.DRAINING, RankState.DOWN, RankState.DEAD
-
-
-def is_killed(child: FakeChild) -> bool:
-    return child.status == -signal.SIGKILL
 
 
 async def test_it_is_started_once_all_ranks_are_ready() -> None:
@@ -177,101 +74,6 @@ async def test_an_engine_that_fails_says_why() -> None:
         cluster.fail = nothing
         await cluster.wait_for(R)
     assert cluster.starter.children[0].status == 1
-
-
-@LONG
-async def test_one_that_has_said_why_it_dies_but_does_not_is_killed() -> None:
-    cluster = Cluster()
-    async with cluster.running():
-        child = cluster.child()
-        dead = encode_frame(encode_message(Dead(RemoteError("MemoryError", ""))))
-        await child.theirs.send(dead)
-        began = await cluster.wait_for(D)
-        await cluster.wait_for(S)
-        assert anyio.current_time() - began < 4.0
-        assert is_killed(child)
-        assert [report.cause for _, report in cluster.reports if report.state is D][-1] == "MemoryError"
-        await cluster.wait_for(R)
-
-
-@LONG
-async def test_one_whose_step_does_not_end_hangs() -> None:
-    cluster = Cluster()
-    async with cluster.running():
-        cluster.engine().is_hung = True
-        cluster.engine().add(make_request(1))
-        began = anyio.current_time()
-        assert await cluster.wait_for(D) - began == pytest.approx(STALL_SECONDS, abs=2.5)
-        assert "its step did not end for 2" in (cluster.supervisor.reports[0].cause or "")
-        await cluster.wait_for(R)
-    assert cluster.starter.children[0].signals[:2] == [signal.SIGUSR1, signal.SIGKILL]
-
-
-@LONG
-async def test_one_that_is_silent_hangs() -> None:
-    cluster = Cluster()
-    async with cluster.running():
-        cluster.child().send_signal(signal.SIGSTOP)
-        began = anyio.current_time()
-        assert await cluster.wait_for(D) - began == pytest.approx(STALL_SECONDS, abs=2.5)
-        assert "nothing was heard of it for 2" in (cluster.supervisor.reports[0].cause or "")
-        await cluster.wait_for(R)
-
-
-@LONG
-async def test_one_that_loads_for_ever_hangs_though_its_loop_turns() -> None:
-    cluster = Cluster(load_seconds=1e6)
-    began = anyio.current_time()
-    async with anyio.create_task_group() as task_group:
-        task_group.start_soon(cluster.supervisor.run)
-        await anyio.wait_all_tasks_blocked()
-        assert await cluster.wait_for(D) - began == pytest.approx(LOAD_SECONDS, abs=2.5)
-        cause = cluster.supervisor.reports[0].cause or ""
-        assert re.fullmatch(r'it has been at "loading" for 6\d s \(--engine-load-timeout\)', cause)
-        cluster.load_seconds = 0.2
-        await cluster.wait_for(R)
-        task_group.cancel_scope.cancel()
-
-
-@LONG
-@pytest.mark.parametrize("is_restarted", [True, False])
-async def test_a_crash_on_the_way_out_leaves_its_cause(
-    is_restarted: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = Cluster()
-    async with cluster.running() as tasks:
-        cluster.engine().is_hung = True
-        cluster.engine().add(make_request(1))
-        if is_restarted:
-            tasks.start_soon(cluster.supervisor.restart, 0, 9.0)
-        else:
-            tasks.start_soon(cluster.supervisor.stop, 9.0)
-        await cluster.wait_for(W)
-        cluster.child().kill()
-        await cluster.wait_for(S if is_restarted else D)
-        report = cluster.supervisor.reports[0]
-        assert "killed by SIGKILL" in (report.cause or "")
-        assert report.num_restarts == 0, "it was to end"
-    assert "engine 0 was to end, and did not end well: killed by SIGKILL" in caplog.text
-
-
-@LONG
-async def test_one_that_ends_in_order_leaves_no_cause(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
-    async with cluster.running():
-        await cluster.supervisor.restart(0, 1.0)
-        await cluster.supervisor.stop(1.0)
-        assert cluster.supervisor.reports[0].cause is None
-    assert caplog.text == ""
-
-
-@LONG
-async def test_one_that_does_not_end_in_time_is_killed_and_that_is_told() -> None:
-    cluster = Cluster()
-    async with cluster.running():
-        cluster.child().send_signal(signal.SIGSTOP)
-        await cluster.supervisor.stop(1.0)
-        assert cluster.supervisor.reports[0].cause == "it did not end in time and was killed"
 
 
 @LONG
