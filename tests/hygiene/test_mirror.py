@@ -39,7 +39,6 @@ UNTESTED_ALONE = {
     "src/triolet/runtime/shard_place.py": "tests/triolet/runtime/test_shard_joining.py",
     "src/triolet/runtime/sharded_model.py": "tests/triolet/runtime/test_leading_runner.py",
     "src/triolet/web/app.py": "tests/triolet/web/test_lifespan.py",
-    "src/triolet/web/launch.py": "tests/integration/test_shapes.py",
     "src/triolet/web/serving_engine.py": "tests/triolet/web/fake_engine.py",
     "src/triolet/web/settings.py": "tests/triolet/web/test_auth.py",
 }
