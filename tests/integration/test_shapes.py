@@ -118,7 +118,7 @@ def stop_late(servers: Sequence[Server]) -> None:
     assert ended_by(events) in ("request_aborted", "length")
     for server in servers:
         assert server.wait() == 0, server.log
-    assert time.monotonic() - began < SHUTDOWN_SECONDS + 6
+    assert time.monotonic() - began < SHUTDOWN_SECONDS + 15
     assert holdings.left() == []
 
 
@@ -133,8 +133,8 @@ def stop_at_once(servers: Sequence[Server]) -> None:
     server.signal(signal.SIGTERM)
     server.wait_line("draining")
     server.signal(signal.SIGTERM)
-    assert server.wait(2) == 128 + signal.SIGTERM
-    wait_until(lambda: not holdings.left(), 2, lambda: str(holdings.left()))
+    assert server.wait(10) == 128 + signal.SIGTERM
+    wait_until(lambda: not holdings.left(), 10, lambda: str(holdings.left()))
     waiting.join(10)
 
 
@@ -244,9 +244,9 @@ def test_the_loss_of_a_process_that_all_need_ends_everything(byte_llama: Path, v
         role = {"launcher": b"", "API server": b"api_process", "engine": b"engine_process"}[victim]
         pid = processes(server, role)[0] if role else server.process.pid
         os.kill(pid, signal.SIGKILL)
-        code = server.wait(4)
+        code = server.wait(15)
         assert code == (-signal.SIGKILL if victim == "launcher" else 1)
-        wait_until(lambda: not holdings.left(), 2, lambda: str(holdings.left()))
+        wait_until(lambda: not holdings.left(), 10, lambda: str(holdings.left()))
         if victim != "launcher":
             assert re.search(rf"the server has stopped: {victim} \d .*killed by SIGKILL", server.log)
 

@@ -154,7 +154,7 @@ async def test_an_engine_process_and_its_shards_die_and_come_back_together(byte_
         [engine_pid] = child_processes()
         [shard_pid] = children_of(engine_pid)
         os.kill(shard_pid, signal.SIGKILL)
-        assert await is_gone(engine_pid, seconds=5)
+        assert await is_gone(engine_pid, seconds=20)
         with anyio.fail_after(60):
             while engine.health().state != "ready":  # noqa: ASYNC110 - it tells only when asked
                 await anyio.sleep(0.05)

@@ -10,7 +10,7 @@ import anyio
 __all__ = ["is_gone"]
 
 
-async def is_gone(pid: int, *, seconds: float = 2.0) -> bool:
+async def is_gone(pid: int, *, seconds: float = 20.0) -> bool:
     """Whether a process has ended, or ends within so long."""
     with suppress(ProcessLookupError), anyio.move_on_after(seconds):
         pidfd = os.pidfd_open(pid)

@@ -57,7 +57,7 @@ async def test_wakeup_set_twice_wakes_once() -> None:
 async def test_wakeup_set_before_the_wait_is_not_lost() -> None:
     wakeup = Wakeup()
     wakeup.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await wakeup.wait()
 
 
@@ -66,7 +66,7 @@ async def test_wakeup_survives_a_cancelled_wait() -> None:
     with anyio.move_on_after(0):
         await wakeup.wait()
     wakeup.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         await wakeup.wait()
 
 

@@ -50,7 +50,7 @@ async def test_refusals_and_those_who_leave_have_their_lines(anyio_backend_name:
         async with await running.connect() as stream:
             await stream.send(request_bytes("/v1/completions", {"prompt": "abc"}))
             await engine.wait_open(1)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not any("completions" in line for line in lines()):  # noqa: ASYNC110 - a log tells nobody
                 await anyio.sleep(0.01)
     entries = {entry["path"]: entry for entry in map(json.loads, lines())}

@@ -46,7 +46,7 @@ async def test_requests_sent_ahead_are_answered_in_order(anyio_backend_name: str
         for start in range(0, len(wire), size):
             await stream.send(wire[start : start + size])
         received = b""
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while received.count(b"finish_reason") < len(texts):
                 received += await stream.receive()
         await stream.send(request_bytes("/v1/completions", BODY))
@@ -69,7 +69,7 @@ async def test_they_hide_no_disconnect_and_leave_nothing_open(
             client.sendall(request_bytes("/v1/completions", BODY | {"stream": is_streamed}) + tail)
             await engine.wait_open(1)
             client.close()
-            with anyio.fail_after(1):
+            with anyio.fail_after(10):
                 await engine.wait_idle()
         await running.client.get("/live")
         assert len(os.listdir("/proc/self/fd")) <= num_files
@@ -81,7 +81,7 @@ async def test_who_sends_too_much_ahead_is_disconnected(anyio_backend_name: str)
         await stream.send(request_bytes("/v1/completions", BODY))
         await engine.wait_open(1)
         error: Any = None
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while error is None:
                 try:
                     await stream.send(b"x" * MAX_EARLY_BYTES)
@@ -106,7 +106,7 @@ async def test_a_client_that_has_left_is_let_go_at_once(
                 if is_half_closed:
                     await stream.send_eof()
                     await read_to_end(stream)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while len(os.listdir("/proc/self/fd")) > num_files:  # noqa: ASYNC110 - nothing tells of it
                 await anyio.sleep(0.01)
 

@@ -36,7 +36,7 @@ async def test_a_kept_connection_is_used_again_and_closed_when_the_server_stops(
         for _ in range(3):
             await stream.send(request_bytes("/v1/completions", BODY | {"stream": True}))
             await read_until(stream, b"[DONE]\n\n\r\n0\r\n\r\n")
-        with anyio.fail_after(2):
+        with anyio.fail_after(10):
             await running.server.drain()
         assert await read_to_end(stream) == b""
 
@@ -129,7 +129,7 @@ async def test_a_request_whose_body_never_comes_does_not_outlive_the_server(anyi
         await anyio.wait_all_tasks_blocked()
         assert (await running.client.get("/live")).status_code == 200
         assert running.server.num_open_requests >= 1
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await running.server.drain()
         assert running.server.num_open_requests == 0
     assert running.exits == []

@@ -85,7 +85,7 @@ async def test_a_client_that_leaves_is_let_go_at_once(
             elif how == "rst":
                 raw = stream.extra(SocketAttribute.raw_socket)
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with anyio.fail_after(1):
+        with anyio.fail_after(10):
             await engine.wait_idle()
         assert (await running.client.get("/ready")).status_code == 200
 
@@ -103,7 +103,7 @@ async def test_one_that_never_agrees_is_cut_and_holds_nobody_up(
     async with serving(FakeEngine(), anyio_backend_name, ssl_certfile=authority.file) as running:
         silent = [await running.connect() for _ in range(20)]
         assert (await running.client.get("/ready")).status_code == 200
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             for stream in silent:
                 with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
                     await stream.receive()
@@ -140,7 +140,7 @@ async def test_those_that_stay_do_not_hold_up_the_end(anyio_backend_name: str, a
                 await read_until(idle, b"200 ")  # type: ignore[arg-type]
                 await busy.send(request_bytes("/v1/completions", BODY))
                 await engine.wait_held()
-                with anyio.fail_after(5):
+                with anyio.fail_after(30):
                     await running.server.drain()
                     await running.is_over.wait()
                 told = await read_until(busy, b"[DONE]")  # type: ignore[arg-type]
