@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from tests.openai_server import canned_server
@@ -106,17 +105,15 @@ except SystemExit:
 
 
 def test_help_loads_nothing_heavy_and_is_quick() -> None:
-    fastest = float("inf")
-    for _ in range(3):
-        started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", HELP_AND_MODULES],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        fastest = min(fastest, time.perf_counter() - started)
-        assert "HEAVY: []" in done.stdout
-    # 0.1 s on an idle machine; the bound leaves room for a busy one.
-    assert fastest < 1.0
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-c", HELP_AND_MODULES],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    after = os.times()
+    assert "HEAVY: []" in done.stdout
+    # 0.1 s of CPU, which a busy machine takes longer to give.
+    assert after.children_user - before.children_user < 1.0
