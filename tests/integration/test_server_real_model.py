@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,36 +13,17 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from tests.integration.real_server import real_server
 
-ROOT = Path(__file__).parents[2]
 QUESTION: Any = [{"role": "user", "content": "Name three colours."}]
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def server(request: pytest.FixtureRequest, smollm2_path: Path) -> Iterator[str]:
-    """The address of a server that was started as a user starts it; it must end well on SIGTERM."""
-    path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
-    process = subprocess.Popen(
-        [
-            sys.executable, "-m", "server", str(smollm2_path), "--served-model-name", "smollm2",
-            "--port", "0", "--backend", request.param, "--num-kv-blocks", "256", "--seed", "1",
-        ],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        announced = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert announced is not None, "the first line tells the address"
-        yield announced.group()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.communicate()
+    """The address of a server that was started as a user starts it."""
+    with real_server(smollm2_path, request.param) as address:
+        yield address
 
 
 @pytest.fixture
