@@ -124,7 +124,8 @@ def check_other_fields(
         if name not in neutral and value is not None:
             close = get_close_matches(name, {*known, *neutral}, n=1, cutoff=0.8)
             remedy = f"did you mean {close[0]}?" if close else "remove it"
-            raise InvalidRequestError(f"{name}: unknown field; {remedy}", param=name)
+            shown = name or '""'
+            raise InvalidRequestError(f"{shown}: unknown field; {remedy}", param=shown)
         if not is_neutral(value, neutral.get(name, ())):
             remedy = _INSTEAD.get(name, "remove it")
             raise InvalidRequestError(f"{name}: this server does not support it; {remedy}", param=name)

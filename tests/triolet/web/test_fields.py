@@ -48,6 +48,12 @@ def test_an_unknown_field_is_refused_unless_null() -> None:
         check_other_fields({"new": raw(0)}, (), {})
 
 
+def test_a_field_without_a_name_is_named_all_the_same() -> None:
+    with pytest.raises(InvalidRequestError, match=r'^"": unknown field') as caught:
+        check_other_fields({"": raw(0)}, (), {})
+    assert caught.value.param == '""'
+
+
 def test_a_slip_of_the_pen_is_told_the_name_that_was_meant() -> None:
     with pytest.raises(InvalidRequestError, match=r"max_token: unknown field; did you mean max_tokens\?"):
         check_other_fields({"max_token": raw(5)}, {"max_tokens"}, {})

@@ -1,0 +1,108 @@
+"""Mutated bodies, sent to a server over a real socket: each gets an answer that says what is wrong with it.
+
+    python -m tests.fuzz.http --iterations 100000
+
+Behind the routes is the real front end with a runner that makes letters up. Every answer must be a success or
+an error in the shape of its API that names a field; none may be a server error, and the server is as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+from tests.conftest import CHAT_TEMPLATE
+from tests.fakes import FakeRunner, fake_client, write_byte_model
+from tests.fuzz.bodies import mutated
+from tests.triolet.web.serving import Running, serving
+
+from triolet import Engine
+
+__all__ = ["fuzz", "main"]
+
+ENDS = (b"data: [DONE]\n\n", b"event: message_stop", b'"type":"response.')
+WHOLE = ("JSON", "body")
+"""What errors speak of that are about no field, but about all that was sent."""
+
+
+async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Counter[str]:
+    """How often each path answered with each status. Raises AssertionError naming the body."""
+    source = random.Random(seed)
+    outcomes: Counter[str] = Counter()
+    engine = Engine(
+        model=str(model),
+        served_model_name="letters",
+        max_model_len=96,
+        client_factory=fake_client(FakeRunner()),
+    )
+    async with serving(engine, backend, admin_api_key="root") as running:
+        for _ in range(iterations):
+            path, data = mutated(source)
+            try:
+                response = await running.client.post(
+                    path, content=data, headers={"Authorization": "Bearer root"}, timeout=60
+                )
+                check(path, response)
+            except (AssertionError, httpx.HTTPError, ValueError) as error:
+                raise AssertionError(f"{path} {data!r}: {error!r}") from error
+            outcomes[f"{path} {response.status_code}"] += 1
+        await check_health(running, engine)
+    return outcomes
+
+
+def check(path: str, response: httpx.Response) -> None:
+    """Raises AssertionError or ValueError for an answer that must not be."""
+    assert response.status_code < 500, response.text
+    if response.status_code == 200:
+        if response.headers["Content-Type"].startswith("text/event-stream"):
+            assert any(end in response.content[-4000:] for end in ENDS), response.text[-300:]
+            assert b'"code":"internal' not in response.content, response.text[-300:]
+        else:
+            assert isinstance(response.json(), dict), response.text
+        return
+    error: dict[str, Any] = response.json()["error"]
+    assert error["message"]
+    assert error["type"]
+    if path.startswith("/v1/messages"):
+        return
+    assert error.keys() == {"message", "type", "param", "code"}
+    is_about_all = any(word in error["message"] for word in WHOLE)
+    assert error["param"] or is_about_all or response.status_code != 400, error
+
+
+async def check_health(running: Running, engine: Engine) -> None:
+    """Nothing is under way, and a good request is answered as ever."""
+    assert (await running.client.get("/health", headers={"Authorization": "Bearer root"})).status_code == 200
+    with anyio.fail_after(5):
+        await engine.wait_idle()
+    answer = await running.client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 3})
+    assert answer.json()["choices"][0]["text"] == "def"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--iterations", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_byte_model(Path(folder) / "bytes", chat_template=CHAT_TEMPLATE)
+        outcomes = anyio.run(
+            lambda: fuzz(model, options.iterations, seed=options.seed, backend=options.backend),
+            backend=options.backend,
+        )
+    print(json.dumps(dict(sorted(outcomes.items())), indent=1))
+    print(f"{outcomes.total()} bodies in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
