@@ -6,7 +6,7 @@ Knows no format in which a model writes them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 __all__ = ["AnswerParser", "ChainedParser", "ParsedText", "ToolCallDelta", "fold_calls"]
@@ -14,12 +14,16 @@ __all__ = ["AnswerParser", "ChainedParser", "ParsedText", "ToolCallDelta", "fold
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """News of one call: the first has its ``id`` and ``name``, the ``arguments`` join to a JSON object."""
+    """News of one call: the first has its ``id`` and ``name``, the ``arguments`` join to a JSON object.
+
+    ``content_offset``: where a call begins, the characters of the content it came with that are before it.
+    """
 
     index: int
     id: str | None = None
     name: str | None = None
     arguments: str = ""
+    content_offset: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,16 @@ class ParsedText:
         return ParsedText(
             self.content + later.content,
             self.reasoning + later.reasoning,
-            self.tool_calls + later.tool_calls,
+            self.tool_calls + later._calls_after(self.content),
+        )
+
+    def _calls_after(self, content: str) -> tuple[ToolCallDelta, ...]:
+        if not content:
+            return self.tool_calls
+        size = len(content)
+        return tuple(
+            replace(call, content_offset=size + call.content_offset) if call.name is not None else call
+            for call in self.tool_calls
         )
 
 
@@ -85,4 +98,5 @@ def _sum(deltas: list[ToolCallDelta]) -> ToolCallDelta:
     """All news of one call as one."""
     call_id = next((delta.id for delta in deltas if delta.id), None)
     name = next((delta.name for delta in deltas if delta.name), None)
-    return ToolCallDelta(deltas[0].index, call_id, name, "".join(delta.arguments for delta in deltas))
+    arguments = "".join(delta.arguments for delta in deltas)
+    return ToolCallDelta(deltas[0].index, call_id, name, arguments, deltas[0].content_offset)

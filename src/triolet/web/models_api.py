@@ -1,7 +1,8 @@
-"""``GET /v1/models`` and ``GET /v1/models/{id}``."""
+"""``GET /v1/models`` and ``GET /v1/models/{id}``, for clients of either API."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from quart import Blueprint, Response
@@ -27,11 +28,17 @@ def add_model_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
             "created": created,
             "owned_by": "triolet",
             "max_model_len": None if engine.state in NOT_LOADED else engine.max_model_len,
+            # What Anthropic's clients look for.
+            "type": "model",
+            "display_name": name,
+            "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
         }
 
     @blueprint.get("/v1/models")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [card(name) for name in engine.model_names]})
+        names = engine.model_names
+        page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        return json_response({"object": "list", "data": [card(name) for name in names], **page})
 
     # Names of models may contain slashes.
     @blueprint.get("/v1/models/<path:name>")

@@ -6,7 +6,7 @@ Pure; knows nothing of the framework.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -14,10 +14,9 @@ from msgspec import Struct
 import triolet
 from triolet.web.route_descriptions import Parameter, Route
 
-__all__ = ["Error", "ErrorObject", "openapi_document"]
+__all__ = ["Error", "ErrorObject", "MessageError", "MessageErrorObject", "openapi_document"]
 
 _REFERENCE = "#/components/schemas/{name}"
-_ERROR = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
 _ERRORS = {
     "400": "A field, a parameter or a header is wrong; `param` names it.",
     "401": "The API key is missing or wrong.",
@@ -43,9 +42,24 @@ class ErrorObject(Struct):
 
 
 class Error(Struct):
-    """The body of every answer that is not a success."""
+    """The body of every answer that is not a success, but for those of the Messages API."""
 
     error: ErrorObject
+
+
+class MessageErrorObject(Struct):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class MessageError(Struct):
+    """The body of an answer of the Messages API that is not a success."""
+
+    type: Literal["error"]
+    error: MessageErrorObject
+    request_id: str
 
 
 def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
@@ -54,7 +68,7 @@ def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, 
     bodies = sorted(
         {route.body for route in routes if route.body is not None}, key=lambda kind: kind.__name__
     )
-    _, schemas = msgspec.json.schema_components([*bodies, Error], ref_template=_REFERENCE)
+    _, schemas = msgspec.json.schema_components([*bodies, Error, MessageError], ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method] = _operation(route)
@@ -66,11 +80,14 @@ def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, 
             "description": "An LLM inference server with the OpenAI API.",
         },
         "servers": [{"url": prefix or "/"}],
-        "security": [{"key": []}, {}],
+        "security": [{"key": []}, {"header": []}, {}],
         "paths": paths,
         "components": {
             "schemas": schemas,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+            },
         },
     }
 
@@ -83,7 +100,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": _responses(route),
     }
     if route.tag == "control":
-        operation["security"] = [{"key": []}]
+        operation["security"] = [{"key": []}, {"header": []}]
     if route.parameters:
         operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
     if route.body is not None:
@@ -107,6 +124,11 @@ def _responses(route: Route) -> dict[str, Any]:
         responses["200"] = {"description": "Done.", "content": {route.answer_type: {}}}
         if route.is_streamable:
             responses["200"]["content"]["text/event-stream"] = {}
+    error = "MessageError" if route.path.startswith("/v1/messages") else "Error"
     for status, description in _ERRORS.items():
-        responses[status] = {"description": description} | _ERROR
+        schema = {"$ref": _REFERENCE.format(name=error)}
+        responses[status] = {
+            "description": description,
+            "content": {"application/json": {"schema": schema}},
+        }
     return responses

@@ -7,6 +7,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from triolet.errors import InvalidRequestError
+from triolet.web.anthropic.errors import message_error_body
 from triolet.web.openapi import openapi_document
 from triolet.web.route_descriptions import ROUTES
 
@@ -62,10 +64,10 @@ def test_the_examples_are_valid_and_wrong_bodies_are_not() -> None:
 def test_errors_have_their_shape_and_control_needs_the_key() -> None:
     for path, _, operation in OPERATIONS:
         refused = operation["responses"]["400"]["content"]["application/json"]
-        jsonschema.validate(
-            {"error": {"message": "m", "type": "t", "param": None, "code": None}},
-            schema_of(refused["schema"]),
-        )
+        error: dict[str, Any] = {"error": {"message": "m", "type": "t", "param": None, "code": None}}
+        if path.startswith("/v1/messages"):
+            error = message_error_body(InvalidRequestError("m"), "req-1")
+        jsonschema.validate(error, schema_of(refused["schema"]))
         assert ("security" in operation) == (operation["tags"] == ["control"]), path
     assert "200" not in DOCUMENT["paths"]["/v1/embeddings"]["post"]["responses"]
     chat = DOCUMENT["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]

@@ -79,7 +79,8 @@ class CallParser(IncrementalParser):
         self._commit()
         self._held_space.take()
         self._arguments = []
-        self._tool_calls.append(ToolCallDelta(self._num_calls, self._new_id(), name))
+        offset = sum(map(len, self._content))
+        self._tool_calls.append(ToolCallDelta(self._num_calls, self._new_id(), name, content_offset=offset))
         self._num_calls += 1
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from triolet.request import FinishReason
 from triolet.text.parsed_text import ToolCallDelta
+from triolet.text.tool_parsers.hermes import HERMES
 from triolet.web.anthropic.blocks import BlockEvents, fold_blocks
 from triolet.web.generation import Delta
 
@@ -35,7 +37,7 @@ def test_each_kind_of_block_is_opened_filled_and_closed() -> None:
     events = events_of(
         delta(reasoning="so"),
         delta(reasoning=" on", text="Well"),
-        delta(ToolCallDelta(0, "c0", "add", "{"), text=","),
+        delta(ToolCallDelta(0, "c0", "add", "{", content_offset=1), text=","),
         delta(ToolCallDelta(0, arguments='"a": 1}'), ToolCallDelta(1, "c1", "now")),
         delta(is_last=True),
     )
@@ -53,6 +55,21 @@ def test_each_kind_of_block_is_opened_filled_and_closed() -> None:
         {"type": "tool_use", "id": "c0", "name": "add", "input": {"a": 1}},
         {"type": "tool_use", "id": "c1", "name": "now", "input": {}},
     ]
+
+
+def test_words_between_calls_stay_there_however_they_came() -> None:
+    said = 'Well <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call> and '
+    said += '<tool_call>{"name": "now", "arguments": {}}</tool_call> so <tool_call>'
+    for size in range(1, len(said) + 1):
+        ids = iter("xyz")
+        parser = HERMES.new_parser({"add": {}, "now": {}}, partial(next, ids))
+        pieces = [parser.add(said[at : at + size]) for at in range(0, len(said), size)]
+        deltas = [delta(*piece.tool_calls, text=piece.content) for piece in pieces]
+        last = parser.finish()
+        blocks = fold_blocks(events_of(*deltas, delta(*last.tool_calls, text=last.content, is_last=True)))
+        assert [block.get("text", block.get("name")) for block in blocks] == [
+            "Well", "add", " and", "now", " so <tool_call>"
+        ]  # fmt: skip
 
 
 def test_nothing_said_is_no_block() -> None:
