@@ -35,8 +35,9 @@ def test_a_wrong_option_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str
 
 def test_the_exit_code_tells_even_where_nothing_can_be_written() -> None:
     command = [sys.executable, "-m", "server", "--port", "-1"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with open("/dev/full", "w") as full:
-        assert subprocess.run(command, stderr=full, check=False).returncode == 2
+        assert subprocess.run(command, stderr=full, env=environment, check=False).returncode == 2
 
 
 LOGS_AND_SUCCEEDS = """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,7 +39,11 @@ def test_a_signal_while_modules_are_imported_is_code_0(number: signal.Signals) -
         f"serve._serve_of = lambda args: signal.raise_signal({int(number)})\n"
         "sys.exit(serve_main([]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
