@@ -185,18 +185,18 @@ async def test_pings_are_answered() -> None:
 
 
 async def test_silence_closes_the_link() -> None:
-    async with link_and_stream(liveness_timeout=0.2) as (link, stream):
+    async with link_and_stream(liveness_timeout=1.0) as (link, stream):
         start = anyio.current_time()
-        with pytest.raises(LinkClosedError, match=r"here: silent for 0\.2 s"):
+        with pytest.raises(LinkClosedError, match=r"here: silent for 1 s"):
             await link.receive()
-        assert anyio.current_time() - start >= 0.15
+        assert anyio.current_time() - start >= 0.75
         assert await stream.receive() == b"".join(encode_frame(encode_message(Ping(n))) for n in (1, 2, 3))
 
 
 async def test_an_idle_link_stays_open() -> None:
-    async with link_pair(liveness_timeout=0.1) as (here, there), anyio.create_task_group() as tasks:
+    async with link_pair(liveness_timeout=0.5) as (here, there), anyio.create_task_group() as tasks:
         tasks.start_soon(there.receive)
-        with anyio.move_on_after(0.5) as scope:
+        with anyio.move_on_after(1.5) as scope:
             await here.receive()
         assert scope.cancelled_caught
         assert here.closed_reason is None

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from tests.triolet.cluster.fake_rank import make_request
 from tests.triolet.cluster.supervised import (
+    LOAD_SECONDS,
     LONG,
     Cluster,
     anyio_backend,
@@ -115,7 +116,7 @@ async def test_what_no_restart_can_mend_is_raised_as_it_is(error: Exception) -> 
     assert raised.value.args == error.args
     assert getattr(raised.value, "param", None) == getattr(error, "param", None)
     assert len(cluster.starts) == 3
-    assert anyio.current_time() - began < 2
+    assert anyio.current_time() - began < LOAD_SECONDS / 2, "nothing was started again"
 
 
 @LONG
@@ -183,7 +184,7 @@ async def test_stopping_lets_requests_finish_until_the_deadline() -> None:
         cluster.engine().is_hung = True
         began = anyio.current_time()
         await cluster.supervisor.stop(5.0)
-        assert anyio.current_time() - began < 0.5, "there was nothing to finish"
+        assert anyio.current_time() - began < 4, "there was nothing to finish"
     assert [child.status for child in cluster.starter.children] == [0, 0]
     assert cluster.states() == [S, R, W, D]
 
@@ -213,7 +214,7 @@ async def test_stopping_waits_for_nothing_that_only_starts(when: float) -> None:
         await anyio.sleep(when)
         began = anyio.current_time()
         await cluster.supervisor.stop(30.0)
-        assert anyio.current_time() - began < 0.3
+        assert anyio.current_time() - began < 20
     assert len(cluster.starter.children) == 1
     assert cluster.supervisor.reports[0].num_restarts == 0
 

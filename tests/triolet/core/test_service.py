@@ -234,6 +234,6 @@ async def test_an_idle_service_does_nothing(depth: int) -> None:
         service.core.schedule = counted  # type: ignore[method-assign]
         before = time.thread_time()
         await anyio.sleep(0.3)
-        assert time.thread_time() - before < 0.03, "no task wakes up"
+        assert time.thread_time() - before < 0.1, "no task wakes up"
         assert num_plans == [0]
         task_group.cancel_scope.cancel()

