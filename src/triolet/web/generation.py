@@ -66,6 +66,17 @@ class Delta:
     tool_calls: Sequence[ToolCallDelta] = ()
     has_called: bool = False
 
+    def parts(self) -> Iterator[str | ToolCallDelta]:
+        """Texts, none of them empty, and news of calls, in the order in which the model has written them."""
+        start = 0
+        for call in self.tool_calls:
+            if call.content_offset > start:
+                yield self.text[start : call.content_offset]
+                start = call.content_offset
+            yield call
+        if start < len(self.text):
+            yield self.text[start:]
+
 
 @dataclass(slots=True)
 class FoldedChoice:

@@ -142,10 +142,8 @@ class OutputItems:
             events += self._add_text(REASONING, delta.reasoning)
         if self._is_open(REASONING) and (delta.reasoning or not (delta.text or delta.tool_calls)):
             self.num_reasoning_tokens += delta.num_tokens
-        if delta.text:
-            events += self._add_text(MESSAGE, delta.text)
-        for call in delta.tool_calls:
-            events += self._add_call(call)
+        for part in delta.parts():
+            events += self._add_text(MESSAGE, part) if isinstance(part, str) else self._add_call(part)
         return events
 
     def finish(self, status: str) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -14,6 +15,7 @@ from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
 from triolet.request import FinishReason, TokenLogprobs
 from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
+from triolet.text.parsed_text import ToolCallDelta
 from triolet.web.errors import RequestAbortedError
 from triolet.web.generation import Delta, FoldedChoice, FoldedChoices, Generation, require_serving, submit_all
 
@@ -188,3 +190,15 @@ def test_what_is_folded_is_not_copied_again_with_each_delta() -> None:
     assert fold.logprobs is known
     assert fold.logprobs == [item for logprobs in given for item in logprobs]
     assert [len(logprobs) for logprobs in given] == [1, 1, 1]
+
+
+def test_words_and_calls_are_told_in_their_order() -> None:
+    calls = (
+        ToolCallDelta(0, arguments="}"),
+        ToolCallDelta(1, "c1", "f", content_offset=2),
+        ToolCallDelta(2, "c2", "g", content_offset=2),
+    )
+    plain = Delta(index=0, text="abc", logprobs=None, finish_reason=None, stop_reason=None, seed=1)
+    assert list(plain.parts()) == ["abc"]
+    assert list(replace(plain, tool_calls=calls).parts()) == [calls[0], "ab", *calls[1:], "c"]
+    assert list(replace(plain, text="").parts()) == []

@@ -121,8 +121,11 @@ def test_calls_alone_are_not_followed_by_a_message() -> None:
 
 def test_one_delta_may_hold_everything() -> None:
     output = output_items()
-    calls = (ToolCallDelta(0, "1", "f", "{}"), ToolCallDelta(1, "2", "g"))
-    output.add(delta(reasoning="Hm", text="Yes", tool_calls=calls))
+    calls = (
+        ToolCallDelta(0, "1", "f", "{}", content_offset=3),
+        ToolCallDelta(1, "2", "g", content_offset=4),
+    )
+    output.add(delta(reasoning="Hm", text="Yes.", tool_calls=calls))
     assert [item["type"] for item in output.items()] == [
-        "reasoning", "message", "function_call", "function_call"
+        "reasoning", "message", "function_call", "message", "function_call"
     ]  # fmt: skip

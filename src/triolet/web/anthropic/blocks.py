@@ -34,19 +34,14 @@ class BlockEvents:
             yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
             self._thinking.update(delta.reasoning.encode())
             yield self._news({"type": "thinking_delta", "thinking": delta.reasoning})
-        start = 0
-        for call in delta.tool_calls:
-            yield from self._say(delta.text[start : call.content_offset])
-            start = max(start, call.content_offset)
-            yield from self._call(call)
-        yield from self._say(delta.text[start:])
+        for part in delta.parts():
+            yield from self._say(part) if isinstance(part, str) else self._call(part)
         if delta.finish_reason is not None:
             yield from self._end()
 
     def _say(self, text: str) -> Iterator[Event]:
-        if text:
-            yield from self._begin({"type": "text", "text": ""})
-            yield self._news({"type": "text_delta", "text": text})
+        yield from self._begin({"type": "text", "text": ""})
+        yield self._news({"type": "text_delta", "text": text})
 
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
         if call.name is not None:
