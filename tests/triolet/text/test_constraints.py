@@ -65,7 +65,7 @@ def test_a_mask_depends_on_the_output_alone(spec: StructuredOutputs, seed: int, 
 
 
 @given(st.sampled_from(SPECS), st.integers(0, 2**32))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_single_tokens_are_allowed_as_the_mask_says(spec: StructuredOutputs, seed: int) -> None:
     """Above all those that begin a token that is on offer: of forced text, only one spelling is."""
     driver, generator = shared_driver(), random.Random(seed)
