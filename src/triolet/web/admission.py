@@ -18,9 +18,12 @@ from triolet.web.request_scope import RequestScope, request_scope
 
 __all__ = ["Admission"]
 
+ENDING_ENDPOINTS = frozenset({"cancel_response"})
+"""What ends requests is let in also where these fill the limits of their key."""
+
 
 class Admission:
-    """The requests under way that were let in: all that ask the server to do something (POST)."""
+    """The requests under way that were let in: all POSTs, but for those that only end others."""
 
     def __init__(self) -> None:
         self._limits = KeyLimits()
@@ -28,7 +31,7 @@ class Admission:
 
     async def admit(self) -> None:
         """To be run before each request. Raises KeyLimitError or :class:`ConflictError`."""
-        if request.method != "POST":
+        if request.method != "POST" or (request.endpoint or "").rpartition(".")[2] in ENDING_ENDPOINTS:
             return
         scope = request_scope()
         key: ApiKey | None = g.get("api_key")

@@ -28,6 +28,7 @@ from triolet.web.responses_output import OutputItems
 from triolet.web.responses_schema import ResponsesBody, blaming_response_fields
 from triolet.web.responses_shape import ResponseShape, response_head
 from triolet.web.responses_store import StoredResponse
+from triolet.web.responses_truncation import shortened
 from triolet.web.schema import decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -101,6 +102,8 @@ async def _submit(
         check_num_messages(items, settings.max_num_messages)
         options = body.options(caller_identity(body.user), given_timeout(), given_rank())
         chat = prepare_chat(engine, chat_body, chat_body.params(), messages_of(body.instructions, items))
+        if body.truncation == "auto":
+            chat = await shortened(engine, chat, body.max_output_tokens)
     return await submit_chat(
         engine,
         chat_body,

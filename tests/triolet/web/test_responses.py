@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -214,6 +216,33 @@ async def test_cancelling_ends_a_response_with_what_there_is(
     assert final["output"][0]["status"] == "incomplete"
     assert kept == again == final
     assert running.engine.num_open == 0
+
+
+async def test_a_key_at_its_limit_can_still_cancel(anyio_backend_name: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice a1 max_concurrent_requests=1\n")
+    async with serving(FakeEngine(hold_at=5), anyio_backend_name, api_key_file=keys) as running:
+        running.client.headers["Authorization"] = "Bearer a1"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(running.client.post, PATH, json={"input": "hi"}))
+            await running.engine.wait_held()
+            ((_, _, options),) = running.engine.submitted
+            assert (await running.client.post(PATH, json={"input": "hi"})).status_code == 429
+            cancelled = await running.client.post(f"{PATH}/{options['request_id']}/cancel")
+            assert cancelled.json()["status"] == "cancelled"
+
+
+async def test_a_conversation_that_is_too_long_is_cut_where_that_was_asked_for(
+    anyio_backend_name: str,
+) -> None:
+    items = [{"role": "user", "content": letter * 2000} for letter in "abc"]
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        refused = await running.client.post(PATH, json={"input": items})
+        answer = await running.client.post(PATH, json={"input": items, "truncation": "auto"})
+    assert (refused.status_code, answer.status_code) == (400, 200)
+    assert answer.json()["truncation"] == "auto"
+    ((messages, _, _),) = running.engine.submitted
+    assert [message["content"][0] for message in messages] == ["b", "c"]
 
 
 async def test_a_response_whose_reader_leaves_is_forgotten(anyio_backend_name: str) -> None:
