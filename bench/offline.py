@@ -67,10 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N")
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args(argv)
-    args = EngineArgs(model=options.model, num_threads=options.threads, kernels=options.kernels)
+    args = EngineArgs(
+        model=options.model,
+        num_threads=options.threads,
+        kernels=options.kernels,
+        tensor_parallel_size=options.tensor_parallel_size,
+    )
     lengths = {"prompt_words": options.prompt_words, "max_tokens": options.max_tokens}
     with LLMEngine(args) as engine:
         run_batch(engine, batch=2, prompt_words=32, max_tokens=8, prompt_index=0)
