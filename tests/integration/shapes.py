@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,17 @@ from typing import Any
 
 import httpx
 
-__all__ = ["ADMIN", "Holdings", "Server", "ask_all", "running", "wait_until"]
+__all__ = [
+    "ADMIN",
+    "Holdings",
+    "Server",
+    "ask_all",
+    "ended_by",
+    "processes",
+    "running",
+    "stream",
+    "wait_until",
+]
 
 ROOT = Path(__file__).parents[2]
 ADMIN = {"Authorization": "Bearer root"}
@@ -132,9 +143,12 @@ def wait_until(
         time.sleep(0.02)
 
 
-def start(model: Path, *options: str, environment: dict[str, str] | None = None) -> Server:
-    """Start a server, and read what it writes from then on."""
+def start(
+    model: Path, *options: str, environment: dict[str, str] | None = None, is_disk_full: bool = False
+) -> Server:
+    """Start a server, and read what it writes from then on; no log where the disk is full."""
     search_path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
+    full = os.open("/dev/full", os.O_WRONLY)
     process = subprocess.Popen(
         [
             sys.executable, "-m", "server", str(model), "--served-model-name", "tiny", "--num-threads", "1",
@@ -142,11 +156,14 @@ def start(model: Path, *options: str, environment: dict[str, str] | None = None)
         ],
         env=os.environ
         | {"PYTHONPATH": search_path, "TRIOLET_CLUSTER_SECRET": SECRET, "CUDA_VISIBLE_DEVICES": ""}
+        # Each process would compile all modules anew, for a third of what its start takes.
+        | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONUNBUFFERED": ""}
         | (environment or {}),
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=full if is_disk_full else subprocess.STDOUT,
         text=True,
     )  # fmt: skip
+    os.close(full)
     server = Server(process)
     threading.Thread(target=_read, args=(server,), daemon=True).start()
     return server
@@ -161,11 +178,21 @@ def _read(server: Server) -> None:
 
 @contextmanager
 def running(
-    model: Path, *shapes: Sequence[str], is_ready: bool = True, environment: dict[str, str] | None = None
+    model: Path,
+    *shapes: Sequence[str],
+    is_ready: bool = True,
+    environment: dict[str, str] | None = None,
+    is_disk_full: bool = False,
 ) -> Iterator[list[Server]]:
     """Servers with these options, the first with HTTP; none of what they hold may be left afterwards."""
     servers = [
-        start(model, *options, *(() if "--headless" in options else ("--port", "0")), environment=environment)
+        start(
+            model,
+            *options,
+            *(() if "--headless" in options else ("--port", "0")),
+            environment=environment,
+            is_disk_full=is_disk_full,
+        )
         for options in shapes
     ]
     try:
@@ -195,3 +222,49 @@ def ask_all(server: Server, bodies: Sequence[dict[str, Any]]) -> list[str]:
 
         with ThreadPoolExecutor(len(bodies)) as pool:
             return list(pool.map(ask, bodies))
+
+
+@contextmanager
+def stream(
+    server: Server, max_tokens: int = 100, prompt: str = "a", headers: Mapping[str, str] | None = None
+) -> Iterator[list[Any]]:
+    """A stream that has begun; its events are complete when the block ends."""
+    events: list[Any] = []
+    has_begun = threading.Event()
+    body = {
+        "model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True,
+        "temperature": 0,
+    }  # fmt: skip
+
+    def read() -> None:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/completions", json=body, headers=headers, timeout=60
+        ) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    events.append(line[6:] if line == "data: [DONE]" else json.loads(line[6:]))
+                    has_begun.set()
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert has_begun.wait(30)
+    yield events
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def ended_by(events: list[Any]) -> Any:
+    """How a stream ended: a finish reason, or the code of its error."""
+    assert events[-1] == "[DONE]"
+    last = events[-2]
+    return last["error"]["code"] if "error" in last else last["choices"][0]["finish_reason"]
+
+
+def processes(server: Server, word: bytes) -> list[int]:
+    """Those below a server whose command line has the word."""
+    found = []
+    for pid in server.descendants():
+        with suppress(OSError):  # it has ended meanwhile
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found

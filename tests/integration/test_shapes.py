@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.integration.shapes import ADMIN, Holdings, Server, ask_all, running, wait_until
+from tests.integration.shapes import (
+    ADMIN,
+    Holdings,
+    Server,
+    ask_all,
+    ended_by,
+    processes,
+    running,
+    stream,
+    wait_until,
+)
 from tests.ports import free_port
 
 from triolet import LLM, SamplingParams
@@ -33,6 +42,8 @@ BODIES: list[dict[str, Any]] = [
     for number in range(50)
 ]
 TWO = ("--data-parallel-size", "2")
+ONE_ENGINE = ("--api-server-count", "2")
+"""The API servers and their launcher, where engines are not what is tested."""
 SHUTDOWN_SECONDS = 1
 
 
@@ -61,38 +72,6 @@ def expected(byte_llama: Path) -> list[str]:
     """What one process answers."""
     with running(byte_llama, ()) as (server,):
         return ask_all(server, BODIES)
-
-
-@contextmanager
-def stream(server: Server, max_tokens: int = 100, prompt: str = "a") -> Iterator[list[Any]]:
-    """A stream that has begun; its events are complete when the block ends."""
-    events: list[Any] = []
-    has_begun = threading.Event()
-    body = {
-        "model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True,
-        "temperature": 0,
-    }  # fmt: skip
-
-    def read() -> None:
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as response:
-            for line in response.iter_lines():
-                if line.startswith("data: "):
-                    events.append(line[6:] if line == "data: [DONE]" else json.loads(line[6:]))
-                    has_begun.set()
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    assert has_begun.wait(30)
-    yield events
-    thread.join(30)
-    assert not thread.is_alive()
-
-
-def ended_by(events: list[Any]) -> Any:
-    """How a stream ended: a finish reason, or the code of its error."""
-    assert events[-1] == "[DONE]"
-    last = events[-2]
-    return last["error"]["code"] if "error" in last else last["choices"][0]["finish_reason"]
 
 
 def stop_gently(servers: Sequence[Server]) -> None:
@@ -148,26 +127,27 @@ def ask_quietly(server: Server) -> None:
     ("shape", "stop"),
     [
         ("separate", stop_gently),
-        ("internal", stop_late),
         ("external", stop_gently),
         ("hybrid", stop_at_once),
-        ("machines", stop_gently),
         ("machines with API servers", stop_late),
     ],
 )
 def test_a_shape_answers_as_one_process_and_leaves_nothing(
     byte_llama: Path, expected: list[str], shape: str, stop: Callable[[Sequence[Server]], None]
 ) -> None:
-    head = ("--shutdown-timeout", str(SHUTDOWN_SECONDS) if stop is stop_late else "30")
-    if shape.startswith("machines"):
-        options = machines(*head, *(("--api-server-count", "2") if "API" in shape else ()))
-    else:
-        options = [(*SHAPES[shape][0], *head)]
-    with running(byte_llama, *options) as servers:
+    """One of them with a log that cannot be written."""
+    head = patience(stop)
+    options = [(*SHAPES[shape][0], *head)] if shape in SHAPES else machines(*head, *ONE_ENGINE)
+    with running(byte_llama, *options, is_disk_full=shape == "separate") as servers:
         assert ask_all(servers[0], BODIES) == expected
         for rank in httpx.get(f"{servers[0].url}/health", timeout=30).json()["ranks"]:
             ask_rank(servers[0], rank["rank"], expected)
         stop(servers)
+
+
+def patience(stop: Callable[[Sequence[Server]], None]) -> tuple[str, str]:
+    """What a server has to be told for a way to stop it."""
+    return ("--shutdown-timeout", str(SHUTDOWN_SECONDS) if stop is stop_late else "30")
 
 
 def ask_rank(server: Server, rank: int, expected: list[str]) -> None:
@@ -220,14 +200,9 @@ def replace_engines(server: Server, expected: list[str]) -> None:
     assert not set(processes(server, b"engine_process")) & set(before)
 
 
-def test_a_second_signal_ends_api_servers_at_once(byte_llama: Path) -> None:
-    with running(byte_llama, *SHAPES["API servers"]) as servers:
-        stop_at_once(servers)
-
-
 @pytest.mark.parametrize("shape", ["separate", "API servers", "headless"])
 def test_a_signal_while_it_starts_ends_it(byte_llama: Path, shape: str) -> None:
-    options = SHAPES[shape] if shape != "headless" else machines()[1:]
+    options = SHAPES[shape] if shape in SHAPES else machines()[1:]
     with running(byte_llama, *options, is_ready=False) as (server,):
         wait_until(lambda: bool(processes(server, b"triolet.cluster.child")), 30, lambda: server.log)
         holdings = Holdings.of([server])
@@ -238,8 +213,7 @@ def test_a_signal_while_it_starts_ends_it(byte_llama: Path, shape: str) -> None:
 
 @pytest.mark.parametrize("victim", ["launcher", "API server", "engine"])
 def test_the_loss_of_a_process_that_all_need_ends_everything(byte_llama: Path, victim: str) -> None:
-    (options,) = SHAPES["API servers"]
-    with running(byte_llama, (*options, "--engine-restart-budget", "0")) as (server,):
+    with running(byte_llama, (*ONE_ENGINE, "--engine-restart-budget", "0")) as (server,):
         holdings = Holdings.of([server])
         role = {"launcher": b"", "API server": b"api_process", "engine": b"engine_process"}[victim]
         pid = processes(server, role)[0] if role else server.process.pid
@@ -251,21 +225,12 @@ def test_the_loss_of_a_process_that_all_need_ends_everything(byte_llama: Path, v
             assert re.search(rf"the server has stopped: {victim} \d .*killed by SIGKILL", server.log)
 
 
-def processes(server: Server, word: bytes) -> list[int]:
-    """Those below a server whose command line has the word."""
-    found = []
-    for pid in server.descendants():
-        with suppress(OSError):  # it has ended meanwhile
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
-
-
 def test_a_lost_head_ends_the_engines_of_other_machines_and_a_lost_machine_degrades_the_head(
     byte_llama: Path, expected: list[str]
 ) -> None:
     shapes = machines()
     with running(byte_llama, *shapes) as (head, node):
+        assert ask_all(head, BODIES) == expected
         node.signal(signal.SIGKILL)
         node.wait()
         wait_until(lambda: head.get("/health")["state"] == "degraded", 8, lambda: head.log)
@@ -290,10 +255,8 @@ def test_other_options_than_the_heads_and_a_missing_secret_are_usage_errors(byte
         assert "TRIOLET_CLUSTER_SECRET" in bare.log
 
 
-@pytest.mark.parametrize("shape", ["separate", "API servers"])
-def test_an_option_that_an_engine_finds_wrong_is_a_usage_error(byte_llama: Path, shape: str) -> None:
-    (options,) = SHAPES[shape]
-    with running(byte_llama, (*options, "--max-model-len", "100000"), is_ready=False) as (server,):
+def test_an_option_that_an_engine_finds_wrong_is_a_usage_error(byte_llama: Path) -> None:
+    with running(byte_llama, (*ONE_ENGINE, "--max-model-len", "100000"), is_ready=False) as (server,):
         assert server.wait(120) == 2, server.log
         assert "max_model_len" in server.lines[-1]
 
@@ -307,12 +270,15 @@ def expected_of_real_model(smollm2_path: Path) -> list[str]:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("shape", ["internal", "API servers"])
+@pytest.mark.parametrize(("shape", "stop"), [("internal", stop_late), ("API servers", stop_at_once)])
 def test_a_real_model_answers_the_same_in_any_shape(
-    smollm2_path: Path, expected_of_real_model: list[str], shape: str
+    smollm2_path: Path,
+    expected_of_real_model: list[str],
+    shape: str,
+    stop: Callable[[Sequence[Server]], None],
 ) -> None:
-    (options,) = SHAPES[shape]
-    with running(smollm2_path, (*options, "--max-model-len", "1024")) as servers:
+    options = (*SHAPES[shape][0], *patience(stop), "--max-model-len", "1024")
+    with running(smollm2_path, options) as servers:
         bodies = [{"prompt": body["prompt"], "max_tokens": 4, "temperature": 0} for body in BODIES]
         assert ask_all(servers[0], bodies) == expected_of_real_model
-        stop_gently(servers)
+        stop(servers)

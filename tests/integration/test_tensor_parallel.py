@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,9 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from tests.integration.shapes import Holdings, ask_all, ended_by, processes, running, stream, wait_until
 from tests.leaks.census import child_processes
 from tests.ports import free_port
-from tests.triolet.cluster.gone import is_gone
 
 from triolet import LLM, Engine, SamplingParams
 from triolet.errors import EngineDeadError, UsageError
@@ -139,34 +140,50 @@ def kill_children() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.anyio
-@ONE_LOOP
-async def test_an_engine_process_and_its_shards_die_and_come_back_together(byte_llama: Path) -> None:
-    params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
-
-    async def answer(engine: Engine) -> str:
-        async for output in engine.generate("abc", params):
-            text = output.outputs[0].text
-        return text
-
-    async with engine_of(byte_llama, separate_engine=True) as engine:
-        expected = await answer(engine)
-        [engine_pid] = child_processes()
-        [shard_pid] = children_of(engine_pid)
-        os.kill(shard_pid, signal.SIGKILL)
-        assert await is_gone(engine_pid, seconds=20)
-        with anyio.fail_after(60):
-            while engine.health().state != "ready":  # noqa: ASYNC110 - it tells only when asked
-                await anyio.sleep(0.05)
-        assert await answer(engine) == expected
-        [engine_pid] = child_processes()
-        [shard_pid] = children_of(engine_pid)
-        os.kill(engine_pid, signal.SIGKILL)
-        assert await is_gone(shard_pid)
-
-
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+BODIES: list[dict[str, Any]] = [
+    {"prompt": f"Story {number}", "max_tokens": 12, "ignore_eos": True, "temperature": 0}
+    for number in range(12)
+]
+RANK_0, RANK_1 = ({"X-data-parallel-rank": rank} for rank in "01")
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_of_two_shards_behind_two_api_servers(byte_llama: Path) -> None:
+    """A shard that dies takes its rank with it; the other serves on, and the rank comes back whole."""
+    shape = ("--tensor-parallel-size", "2", "--data-parallel-size", "2", "--api-server-count", "2")
+    with LLM(str(byte_llama), **OPTIONS) as llm:
+        params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0)
+        outputs = llm.generate([body["prompt"] for body in BODIES], params, use_tqdm=False)
+    expected = [output.outputs[0].text for output in outputs]
+    with running(byte_llama, (*shape, "--dtype", "float32", "--shutdown-timeout", "30")) as (server,):
+        assert ask_all(server, BODIES) == expected
+        engine, other = processes(server, b"engine_process")
+        [shard] = children_of(engine)
+        with (
+            stream(server, max_tokens=200, headers=RANK_0) as first,
+            stream(server, max_tokens=200, headers=RANK_1) as second,
+        ):
+            os.kill(shard, signal.SIGKILL)
+        kept, lost = sorted((first, second), key=lambda events: "error" in events[-2])
+        assert re.search(r"shard 1 of engine \d died: killed by SIGKILL", lost[-2]["error"]["message"])
+        assert ended_by(kept) == "length"
+        assert ask_all(server, BODIES) == expected, "by the rank that is left"
+        wait_until(lambda: server.ranks() == ["ready", "ready"], 60, lambda: server.log)
+        assert sorted(rank["num_restarts"] for rank in server.get("/health")["ranks"]) == [0, 1]
+        assert not Path(f"/proc/{engine}").exists()
+        assert ask_all(server, BODIES) == expected
+        holdings = Holdings.of([server])
+        assert len(holdings.pids) == 7
+        [shard] = children_of(other)
+        os.kill(other, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{shard}").exists(), 2)
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0, server.log
+        assert holdings.left() == []
 
 
 class Machine:
