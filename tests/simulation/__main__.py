@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.simulation.network import SENT
+from tests.simulation.scenarios import features
 from tests.simulation.simulate import SimulationError, failures_of, simulate
 from tests.simulation.tickets import WrongError
 from tests.simulation.world import Event
@@ -48,6 +49,8 @@ def _run_many(seeds: range, num_jobs: int) -> int:
             num_failed += len(failures)
             for seed, problem in failures:
                 print(f"seed {seed} failed: {problem}\n    {COMMAND} {seed}", flush=True)
+    for feature, count in sorted(features(seeds).items()):
+        print(f"{count:8}  {feature}")
     print(f"{len(seeds)} seeds in {time.perf_counter() - began:.0f} s, {num_failed} failed")
     return 1 if num_failed else 0
 

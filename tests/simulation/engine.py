@@ -67,6 +67,10 @@ class EngineHooks(Protocol):
         """May raise, as loading may."""
         ...
 
+    def restored(self) -> None:
+        """May raise, as taking memory back may."""
+        ...
+
     async def compute(self, requests: list[Request]) -> None:
         """A step over these has begun; may raise, or never return."""
         ...
@@ -268,6 +272,9 @@ class FakeEngine:
         self._hooks.note("is woken")
         async with self._control:
             parts = check_parts(tags, self._asleep)
+            await anyio.sleep(self._hooks.load_seconds / 4)
+            if parts:
+                self._hooks.restored()
             self._asleep -= parts
             if parts and self._asleep <= {"scheduling"}:
                 self._asleep = frozenset()

@@ -6,23 +6,37 @@ This module knows nothing of what must hold nevertheless.
 from __future__ import annotations
 
 import signal
+from functools import partial
+from random import Random
 
 import anyio
-from tests.simulation.desk import Desk
+from tests.simulation.desk import Control, Desk
 from tests.simulation.network import GIVE_UP_SECONDS, Network
 from tests.simulation.processes import VirtualProcess
-from tests.simulation.scenarios import ENGINE_FAULTS, FRONT_FAULTS, HEAD, LINK_FAULTS, NODE_FAULTS, Fault
-from tests.simulation.world import ENGINE, World
+from tests.simulation.roles import NodeProcess
+from tests.simulation.scenarios import (
+    ENGINE_FAULTS,
+    FRONT_FAULTS,
+    HEAD,
+    HEAD_FAULTS,
+    INTRUDERS,
+    LINK_FAULTS,
+    NODE_FAULTS,
+    Fault,
+)
+from tests.simulation.world import ENGINE, INTRUDER, World
 
 from triolet.cluster.api_server_client import ApiServerClient
 from triolet.cluster.cluster_client import ClusterClient
 from triolet.cluster.router import Router
-from triolet.core.control import PauseMode
+from triolet.core.control import PauseMode, SleepPart
 from triolet.errors import ModelLoadError
 
 __all__ = ["Faults"]
 
 MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep")
+TAGS: tuple[list[SleepPart] | None, ...] = (None, ["weights"], ["kv_cache"], ["scheduling"])
+BOOT_SECONDS = 1.0
 
 
 class Faults:
@@ -41,6 +55,7 @@ class Faults:
                 tasks.start_soon(self._do, fault)
         self._world.next_steps.clear()
         self._world.failing_loads.clear()
+        self._world.failing_wakes.clear()
         self._world.num_failing_starts = 0
 
     def _open_desks(self) -> list[Desk]:
@@ -58,6 +73,10 @@ class Faults:
             await self._do_to_link(fault, f"node {fault.choice % self._world.scenario.num_nodes}")
         elif fault.kind in NODE_FAULTS:
             await self._do_to_node(fault, f"node {fault.choice % self._world.scenario.num_nodes}")
+        elif fault.kind in INTRUDERS:
+            self._intrude(fault, fault.choice % self._world.scenario.num_nodes)
+        elif fault.kind in HEAD_FAULTS:
+            await self._do_to_head(fault)
         else:
             await self._do_to_rank(fault, fault.choice % self._world.scenario.num_ranks)
 
@@ -77,7 +96,6 @@ class Faults:
         world = self._world
         match fault.kind:
             case "restart":
-                world.allow_aborts()
                 for desk in self._open_desks()[:1]:
                     desk.control(f"restart {rank}", lambda client: _restart(client, rank, fault.seconds))
             case "fail to load":
@@ -90,8 +108,41 @@ class Faults:
         world.disturb(fault.seconds)
         await anyio.sleep(fault.seconds)
 
+    def _intrude(self, fault: Fault, index: int) -> None:
+        role = partial(NodeProcess.role, self._world, index, fault.kind)
+        self._world.machines.start(f"{INTRUDER}{fault.choice}", f"node {index}", role)
+
+    async def _do_to_head(self, fault: Fault) -> None:
+        """End all of it, and start it again; unless it has ended for good, or is about to."""
+        world = self._world
+        if world.head.status is not None or world.is_front_end_lost:
+            return
+        world.is_head_restarting = True
+        world.disturb(fault.seconds)
+        if fault.kind == "crash head":
+            await self._crash(HEAD, fault.seconds)
+        else:
+            world.head.kill()
+        await anyio.sleep(BOOT_SECONDS)
+        world.start_head()
+
+    async def _crash(self, host: str, seconds: float) -> None:
+        """The machine loses its power, so that nobody hears of the end of its processes for a while."""
+        world = self._world
+        nodes = [f"node {index}" for index in range(world.scenario.num_nodes)]
+        others = nodes if host == HEAD else [HEAD]
+        ways = [way for other in others for way in ((host, other), (other, host))]
+        for way in ways:
+            world.network.block(*way)
+        for process in list(world.machines.processes.values()):
+            if process.host == host:
+                process.kill()
+        await self._block(world.network, ways, seconds)
+
     async def _do_to_node(self, fault: Fault, host: str) -> None:
         self._world.disturb(fault.seconds)
+        if fault.kind == "crash node":
+            await self._crash(host, fault.seconds)
         for process in self._world.processes(host):
             match fault.kind:
                 case "kill node":
@@ -99,7 +150,6 @@ class Faults:
                 case "stop node":
                     await self._stop(process, fault.seconds)
                 case "end node":
-                    self._world.allow_aborts()
                     process.send_signal(signal.SIGTERM)
 
     async def _do_to_link(self, fault: Fault, host: str) -> None:
@@ -161,15 +211,44 @@ class Faults:
                 desk.control(f"sleep {mode}", lambda client: client.sleep(1, mode))
                 await anyio.sleep(fault.seconds)
                 desk.control("wake up", lambda client: client.wake_up())
+            case "fail to wake":
+                desk.control("sleep keep", lambda client: client.sleep(2, "keep"))
+                await anyio.sleep(fault.seconds)
+                self._world.failing_wakes[fault.choice % self._world.scenario.num_ranks] += 1
+                desk.control("wake up", lambda client: client.wake_up())
+            case "storm":
+                await self._storm(Random(fault.choice))
             case "reset cache":
                 desk.control("reset cache", lambda client: client.reset_prefix_cache())
             case "statistics":
                 desk.control("statistics", lambda client: client.refresh_statistics())
 
+    async def _storm(self, random: Random) -> None:
+        """Ask several front ends at once for what contradicts itself."""
+        self._world.allow_aborts()
+        for _ in range(random.randint(2, 10)):
+            mode, level = random.choice(MODES), random.choice((0, 1, 2))
+            tags = random.choice(TAGS)
+            name, control = random.choice(_controls(mode, level, tags))
+            for desk in random.sample(self._open_desks(), min(1, len(self._open_desks()))):
+                desk.control(name, control)
+            await anyio.sleep(random.choice((0.0, 0.0, 0.01, 0.3, 1.0)))
+
     async def _stop(self, process: VirtualProcess, seconds: float) -> None:
         process.send_signal(signal.SIGSTOP)
         await anyio.sleep(seconds)
         process.send_signal(signal.SIGCONT)
+
+
+def _controls(mode: PauseMode, level: int, tags: list[SleepPart] | None) -> list[tuple[str, Control]]:
+    """What can be asked of engines, and its name."""
+    return [
+        (f"pause {mode}", lambda client: client.pause(mode)),
+        ("resume", lambda client: client.resume()),
+        (f"sleep {level} {mode}", lambda client: client.sleep(level, mode)),
+        (f"wake up {tags}", lambda client: client.wake_up(tags)),
+        ("reset cache", lambda client: client.reset_prefix_cache(reset_running_requests=True)),
+    ]
 
 
 async def _restart(client: Router, rank: int, seconds: float) -> None:

@@ -6,7 +6,7 @@ This module knows nothing of how the cluster came to be as it is.
 from __future__ import annotations
 
 from tests.simulation.desk import Desk
-from tests.simulation.world import ENGINE, World
+from tests.simulation.world import ENGINE, INTRUDER, World
 
 from triolet.statistics import RankState
 
@@ -30,6 +30,7 @@ def what_is_missing(world: World) -> list[str]:
         missing.append(f"there are {len(world.processes('engine '))} engine processes")
     if len(world.desks) != world.scenario.num_api_servers:
         missing.append(f"there are {len(world.desks)} front ends")
+    missing += [f"{process!r} has not been refused yet" for process in world.processes(INTRUDER)]
     missing += _not_agreed(world)
     for desk in world.desks:
         if not desk.is_serving:

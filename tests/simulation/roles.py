@@ -14,6 +14,7 @@ from random import Random
 
 import anyio
 from tests.simulation.engine import FakeEngine
+from tests.simulation.intruders import OTHER_OPTIONS, OTHER_SECRET, VersionedTransport
 from tests.simulation.processes import Role, VirtualProcess
 from tests.simulation.world import SECRET, World
 
@@ -27,9 +28,9 @@ from triolet.cluster.parent_link import serve_parent
 from triolet.cluster.rank_server import serve_rank
 from triolet.cluster.rank_supervisor import ENGINE_ROLE, RankSupervisor
 from triolet.cluster.shared_options import shared_options
-from triolet.cluster.transport import Address
+from triolet.cluster.transport import Address, Transport
 from triolet.core.errors import single_error
-from triolet.errors import EngineDeadError, JoinError, ModelLoadError
+from triolet.errors import EngineDeadError, JoinError, ModelLoadError, UsageError
 from triolet.request import Request
 
 __all__ = ["EngineProcess", "NodeProcess", "engine_roles", "failed"]
@@ -70,6 +71,11 @@ class EngineProcess:
             raise failures.pop()
         self._world.loaded_ranks.add(self._rank)
 
+    def restored(self) -> None:
+        if self._world.failing_wakes[self._rank] > 0:
+            self._world.failing_wakes[self._rank] -= 1
+            raise ModelLoadError("the file is gone")
+
     async def compute(self, requests: list[Request]) -> None:
         self._world.check_work(self._process, requests)
         seconds = self.random.uniform(*self.step_seconds)
@@ -89,19 +95,24 @@ class EngineProcess:
 
 
 class NodeProcess:
-    """The launcher of a machine without clients."""
+    """The launcher of a machine without clients. ``wrong``: what is wrong with it, if anything is."""
 
-    def __init__(self, world: World, process: VirtualProcess, index: int) -> None:
-        args = EngineArgs(**world.scenario.args, **world.scenario.node_args(index))
+    def __init__(self, world: World, process: VirtualProcess, index: int, wrong: str | None = None) -> None:
+        options = OTHER_OPTIONS if wrong == "wrong options" else {}
+        args = EngineArgs(**{**world.scenario.args, **world.scenario.node_args(index), **options})
         shape = args.launch_shape()
-        credentials = Credentials(SECRET, world.random.randbytes)
+        secret = OTHER_SECRET if wrong == "wrong secret" else SECRET
+        credentials = Credentials(secret, world.random.randbytes)
+        transport: Transport = process.transport
+        if wrong == "wrong version":
+            transport = VersionedTransport(transport)
         ranks = world.scenario.node_ranks(index)
         self.directory = Directory(ranks)
         self.supervisor = RankSupervisor(
             args,
             ranks,
             world.starter(process, engine_roles(world)),
-            secret=SECRET,
+            secret=secret,
             on_report=lambda report: self.directory.update([report]),
             first_generation=world.next_generation(),
         )
@@ -110,7 +121,7 @@ class NodeProcess:
             self.supervisor,
             self.directory,
             shared_options(args),
-            process.transport,
+            transport,
             Address(shape.head_host, shape.head_port),
             credentials,
             join_timeout=args.cluster_join_timeout,
@@ -119,9 +130,9 @@ class NodeProcess:
         self._world, self._process = world, process
 
     @staticmethod
-    async def role(world: World, index: int, process: VirtualProcess) -> int:
+    async def role(world: World, index: int, wrong: str | None, process: VirtualProcess) -> int:
         """Be such a launcher; the exit code."""
-        return await NodeProcess(world, process, index).run()
+        return await NodeProcess(world, process, index, wrong).run()
 
     async def run(self) -> int:
         """Serve until the head says that it is enough, or is gone."""
@@ -147,7 +158,7 @@ def engine_roles(world: World) -> dict[str, Role]:
 def failed(world: World, group: BaseExceptionGroup[BaseException]) -> int:
     """The exit code of a launcher whose engines, or whose place in the cluster, cannot be had."""
     error = single_error(group)
-    if not isinstance(error, EngineDeadError | ModelLoadError | JoinError):
+    if not isinstance(error, EngineDeadError | ModelLoadError | JoinError | UsageError):
         raise error
     world.trace("failed", f"{type(error).__name__}: {error}")
-    return 1
+    return 2 if isinstance(error, UsageError) else 1

@@ -5,6 +5,8 @@ This module knows nothing of how any of it is done.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -17,6 +19,8 @@ __all__ = [
     "ENGINE_FAULTS",
     "FRONT_FAULTS",
     "HEAD",
+    "HEAD_FAULTS",
+    "INTRUDERS",
     "LINK_FAULTS",
     "NODE_FAULTS",
     "RANK_FAULTS",
@@ -24,6 +28,7 @@ __all__ = [
     "Fault",
     "Scenario",
     "draw_scenario",
+    "features",
 ]
 
 HEAD = "head"
@@ -33,8 +38,17 @@ ENGINE_FAULTS = ("kill", "stop", "crash", "segfault", "hang", "out of memory", "
 RANK_FAULTS = ("fail to load", "fail to start", "restart")
 LINK_FAULTS = ("cut", "block", "block one way", "delay")
 """Between the host of the front end and another."""
-NODE_FAULTS = ("kill node", "stop node", "end node")
-FRONT_FAULTS = ("pause", "sleep", "stall", "stall head", "reset cache", "statistics", "kill front end")
+NODE_FAULTS = ("kill node", "stop node", "end node", "crash node")
+"""Of a machine without clients; in a crash all its processes end at once, and its links are silent."""
+INTRUDERS = ("wrong secret", "wrong version", "wrong options")
+"""A second launcher on such a machine, for the same ranks, that is to be refused."""
+HEAD_FAULTS = ("kill head", "crash head")
+"""Of the machine with the front ends, or of its launcher; it is started again."""
+FRONT_FAULTS = (
+    "pause", "sleep", "fail to wake", "storm", "stall", "stall head", "reset cache", "statistics",
+    "kill front end",
+)  # fmt: skip
+"""In a storm several front ends are asked for pauses, sleeps and their ends at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +192,9 @@ def _draw_client(
 
 
 def _draw_faults(random: Random, seconds: float, *, has_nodes: bool) -> tuple[Fault, ...]:
-    kinds: tuple[str, ...] = ENGINE_FAULTS + RANK_FAULTS + FRONT_FAULTS
+    kinds: tuple[str, ...] = ENGINE_FAULTS + RANK_FAULTS + FRONT_FAULTS + HEAD_FAULTS
     if has_nodes:
-        kinds += LINK_FAULTS + NODE_FAULTS
+        kinds += LINK_FAULTS + NODE_FAULTS + INTRUDERS
     chosen = random.sample(kinds, random.randint(1, 4))
     faults = [
         Fault(
@@ -192,3 +206,21 @@ def _draw_faults(random: Random, seconds: float, *, has_nodes: bool) -> tuple[Fa
         for _ in range(random.choice((0, 1, 2, 3, 5)))
     ]
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def features(seeds: Iterable[int]) -> Counter[str]:
+    """In how many of the scenarios that belong to seeds there is what."""
+    counted: Counter[str] = Counter()
+    for scenario in map(draw_scenario, seeds):
+        counted.update(
+            {
+                f"API servers: {scenario.num_api_servers}",
+                f"machines without clients: {scenario.num_nodes}",
+                f"engines: {scenario.num_ranks}",
+                f"end: {scenario.end}",
+                "begins before it is ready" if not scenario.begins_ready else "begins when it is ready",
+                f"faults: {len(scenario.faults)}",
+                *(f"fault: {fault.kind}" for fault in scenario.faults),
+            }
+        )
+    return counted

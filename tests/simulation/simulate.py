@@ -21,7 +21,7 @@ from tests.simulation.invariants import check_always, check_gone, what_is_missin
 from tests.simulation.loop import run_seeded
 from tests.simulation.processes import VirtualProcess, receive_signals
 from tests.simulation.roles import NodeProcess
-from tests.simulation.scenarios import HEAD, ClientPlan, Scenario, draw_scenario
+from tests.simulation.scenarios import ClientPlan, Scenario, draw_scenario
 from tests.simulation.world import Event, World
 
 from triolet.request import RequestOptions
@@ -88,20 +88,24 @@ def failures_of(seeds: range) -> list[tuple[int, str]]:
 class _Simulation:
     def __init__(self, world: World, tasks: TaskGroup) -> None:
         self._world, self._tasks = world, tasks
-        self._process: VirtualProcess
 
     @property
     def _scenario(self) -> Scenario:
         return self._world.scenario
 
+    @property
+    def _process(self) -> VirtualProcess:
+        return self._world.head
+
     async def run(self) -> None:
         world = self._world
         world.machines.on_end.append(world.note_end)
         role = head if self._scenario.num_api_servers == 1 else launcher
-        self._process = world.machines.start(HEAD, HEAD, partial(role, world))
+        world.head_role = partial(role, world)
+        world.start_head()
         for index in range(self._scenario.num_nodes):
             name = f"node {index}"
-            self._tasks.start_soon(world.keep, name, name, partial(NodeProcess.role, world, index))
+            self._tasks.start_soon(world.keep, name, name, partial(NodeProcess.role, world, index, None))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._check)
             await self._wait_until_ready()
@@ -115,7 +119,7 @@ class _Simulation:
             world.is_ending = True
             if world.problems:
                 pass
-            elif self._process.status is None:
+            elif not world.is_head_over:
                 await self._end()
             else:
                 self._check_failure()
@@ -142,7 +146,8 @@ class _Simulation:
         """Nothing goes wrong any more: soon all is as it should be."""
         await anyio.sleep(SETTLING_SECONDS)
         deadline = anyio.current_time() + RECOVERY_SECONDS
-        while self._process.status is None:
+        while not self._world.is_head_over:
+            self._go_on()
             missing = what_is_missing(self._world)
             if not missing:
                 self._world.trace("recovered")
@@ -151,6 +156,14 @@ class _Simulation:
                 self._world.note_problem(f"not recovered: {'; '.join(missing)}")
                 return
             await anyio.sleep(CHECK_SECONDS)
+
+    def _go_on(self) -> None:
+        """Have the engines go on, should they be paused, as somebody would who sees that."""
+        world = self._world
+        if world.owner is not None and world.owner.order.state.is_paused:
+            for desk in world.desks[:1]:
+                desk.control("wake up", lambda client: client.wake_up())
+                desk.control("resume", lambda client: client.resume())
 
     def _check_failure(self) -> None:
         """The head has ended: only where engines of its machine died too often, or a front end did."""

@@ -18,19 +18,20 @@ from tests.simulation.desk import Desk
 from tests.simulation.engine import FakeEngine
 from tests.simulation.network import Network
 from tests.simulation.processes import Machines, Role, VirtualProcess, VirtualStarter
-from tests.simulation.scenarios import ClientPlan, Scenario
+from tests.simulation.scenarios import HEAD, ClientPlan, Scenario
 from tests.simulation.tickets import Ticket, WrongError
 
 from triolet.cluster.control_owner import ControlOwner
 from triolet.cluster.processes import ProcessSpec
 from triolet.request import Request
 
-__all__ = ["ENGINE", "SECRET", "Event", "World", "rank_of"]
+__all__ = ["ENGINE", "INTRUDER", "SECRET", "Event", "World", "rank_of"]
 
 SECRET = b"known to all of the launch"
 Event = tuple[float, str, tuple[Any, ...]]
 """When, what, and more about it."""
 ENGINE = "engine "
+INTRUDER = "intruder "
 NODE_RESTART_SECONDS = 1.0
 
 
@@ -57,10 +58,11 @@ class World:
         """By the number of their clients, which their prompts end with."""
         self.problems: list[str] = []
         self.failing_loads: defaultdict[int, list[Exception]] = defaultdict(list)
+        self.failing_wakes: defaultdict[int, int] = defaultdict(int)
         self.num_failing_starts = 0
         self.num_deaths: defaultdict[int, int] = defaultdict(int)
         """Of the engine processes of each rank, whatever they died of, starts that failed included."""
-        self.is_ending = self.is_front_end_lost = False
+        self.is_ending = self.is_front_end_lost = self.is_head_restarting = False
         self.loaded_ranks: set[int] = set()
         self.next_steps: dict[int, str] = {}
         """What will happen in the next step of a process."""
@@ -68,6 +70,8 @@ class World:
         self.disturbed_until = 0.0
         """Until when news may take longer than the network does."""
         self.aborting = False
+        self.head: VirtualProcess
+        self.head_role: Role
         self._tasks = tasks
         self._next_request_id = 0
 
@@ -106,6 +110,21 @@ class World:
         self.num_failing_starts -= fails
         self.num_deaths[rank_of(spec.name)] += fails
         return fails
+
+    def start_head(self) -> None:
+        """Start the machine that serves clients. Of what was there before, nobody knows any more."""
+        self.problems += [problem for desk in self.desks for problem in desk.problems]
+        self.desks.clear()
+        self.num_deaths.clear()
+        self.loaded_ranks.clear()
+        self.owner = None
+        self.is_head_restarting = self.is_front_end_lost = False
+        self.head = self.machines.start(HEAD, HEAD, self.head_role)
+
+    @property
+    def is_head_over(self) -> bool:
+        """It has ended, and is not started again."""
+        return self.head.status is not None and not self.is_head_restarting
 
     def next_generation(self) -> int:
         """Seconds since 1970, as launchers count their processes from."""
@@ -174,6 +193,8 @@ class World:
         for desk in self.desks:
             if desk.name == process.name:
                 desk.close(f"{process.name} has ended")
+        if process.name.startswith(INTRUDER) and process.status not in (1, 2, -signal.SIGKILL):
+            self.note_problem(f"{process!r} was taken in and ended with {process.status}")
         if process.name.startswith(ENGINE):
             self.num_deaths[rank_of(process.name)] += process.status != 0
 

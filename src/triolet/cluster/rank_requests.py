@@ -100,8 +100,8 @@ class RankRequests:
         """The front end is gone: take out all of its requests."""
         self.abort(front_end, list(front_end.ids))
 
-    def end_all(self) -> None:
-        """End the requests of which anything was said, with what they have, and take none from here on.
+    def end_all(self, cause: str) -> None:
+        """Fail the requests of which anything was said, for ``cause``, and take none from here on.
 
         Nothing is said of the others, neither now nor by a step under way: they can still be had elsewhere.
         """
@@ -109,7 +109,14 @@ class RankRequests:
         begun = [own_id for own_id, entry in self._entries.items() if entry.has_output]
         for own_id in self._entries:
             self._client.abort(own_id)
-        self._give([TokenOutput(request_id=own_id, finish_reason=FinishReason.ABORT) for own_id in begun])
+        self._give(
+            [
+                TokenOutput(
+                    request_id=own_id, finish_reason=FinishReason.ERROR, error=cause, is_engine_dead=True
+                )
+                for own_id in begun
+            ]
+        )
         for own_id in list(self._entries):
             self._forget(own_id)
 
@@ -135,8 +142,21 @@ class RankRequests:
             self._note(output, entry)
         for front_end, share in shares.items():
             for message in Outputs.batches(share):
-                front_end.post(message)
+                self._post(front_end, message.outputs)
         self._on_change()
+
+    def _post(self, front_end: FrontEndRequests, outputs: tuple[TokenOutput, ...]) -> None:
+        """Send outputs in as many messages as their size takes; one too long for any ends its request."""
+        try:
+            front_end.post(Outputs(outputs))
+        except WireError as exc:
+            if len(outputs) > 1:
+                middle = len(outputs) // 2
+                self._post(front_end, outputs[:middle])
+                self._post(front_end, outputs[middle:])
+                return
+            self.abort(front_end, [outputs[0].request_id])
+            front_end.post(Outputs((_too_long(outputs[0], exc),)))
 
     def _note(self, output: TokenOutput, entry: _Entry) -> None:
         entry.has_output = True
@@ -154,6 +174,17 @@ class RankRequests:
             self._idle.set()
             self._idle = None
         self._on_change()
+
+
+def _too_long(output: TokenOutput, error: WireError) -> TokenOutput:
+    """What is said in place of an output that cannot be sent."""
+    param = "logprobs" if output.prompt_logprobs is None else "prompt_logprobs"
+    return TokenOutput(
+        request_id=output.request_id,
+        finish_reason=FinishReason.ERROR,
+        error=f"{param}: cannot be sent by the engine's process, ask for fewer: {error}",
+        error_param=param,
+    )
 
 
 def _readdressed(output: TokenOutput, entry: _Entry) -> TokenOutput:

@@ -142,6 +142,8 @@ class _RankServer:
         """Finish what there is within ``seconds``, see the last outputs on their way, and end."""
         with anyio.move_on_after(seconds):
             await self._requests.wait_idle()
-        self._requests.end_all()
+        self._requests.end_all(
+            f"rank {self._start.rank}: it was told to end, and the time to finish requests was over"
+        )
         await self._front_ends.flush()
         task_group.cancel_scope.cancel()

@@ -6,8 +6,8 @@ import anyio
 import pytest
 from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
 
-from triolet.cluster.frames import WireError
-from triolet.cluster.messages import Outputs
+from triolet.cluster.frames import WireError, encode_frame
+from triolet.cluster.messages import Outputs, encode_message
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
 from triolet.request import FinishReason, TokenLogprobs, TokenOutput
 
@@ -125,9 +125,10 @@ async def test_at_the_end_of_a_drain_only_what_has_begun_is_told_so() -> None:
     client._step()
     await deliver(requests)
     requests.add(front.requests, make_request(2))
-    requests.end_all()
+    requests.end_all("rank 0: told to end")
     last = front.outputs[-1]
-    assert (last.request_id, last.finish_reason) == (1, FinishReason.ABORT)
+    assert (last.request_id, last.finish_reason) == (1, FinishReason.ERROR)
+    assert (last.error, last.is_engine_dead) == ("rank 0: told to end", True)
     assert len(requests) == len(client.requests) == 0
 
 
@@ -136,7 +137,7 @@ async def test_after_that_nothing_is_said_of_what_can_be_had_elsewhere() -> None
     front = Front()
     requests.add(front.requests, make_request(1))
     client._step()  # its token is not handed out yet
-    requests.end_all()
+    requests.end_all("rank 0: told to end")
     requests.add(front.requests, make_request(2))
     await deliver(requests)
     assert front.messages == []
@@ -151,8 +152,8 @@ async def test_a_request_of_whose_prompt_something_was_said_has_begun() -> None:
     client._give(TokenOutput(request_id=own_id, prompt_logprobs=(TokenLogprobs((7,), (-1.0,), 1),)))
     await deliver(requests)
     assert requests.num_waiting_tokens == 4
-    requests.end_all()
-    assert [output.finish_reason for output in front.outputs] == [None, FinishReason.ABORT]
+    requests.end_all("rank 0: told to end")
+    assert [output.finish_reason for output in front.outputs] == [None, FinishReason.ERROR]
 
 
 async def test_outputs_of_a_request_that_was_aborted_meanwhile_are_dropped() -> None:
@@ -163,3 +164,49 @@ async def test_outputs_of_a_request_that_was_aborted_meanwhile_are_dropped() -> 
     requests.abort(front.requests, [1])
     await deliver(requests)
     assert front.messages == []
+
+
+async def test_outputs_too_long_for_one_message_go_in_several_and_one_too_long_for_any_fails() -> None:
+    """What the link does with them: it takes no more than so many bytes at once."""
+    client, requests = make()
+    taken: list[Outputs] = []
+
+    def post(message: Outputs) -> None:
+        size = sum(len(output.prompt_logprobs or ()) for output in message.outputs)
+        if size > 10:
+            raise WireError(f"{size} are too long")
+        taken.append(message)
+
+    front = FrontEndRequests(post)
+    for number in range(4):
+        requests.add(front, make_request(number))
+    told = TokenLogprobs((7,), (-1.0,), 1)
+    sizes = dict(zip(client.requests, (4, 6, 11, 9), strict=True))
+    for own_id, size in sizes.items():
+        client._give(TokenOutput(request_id=own_id, token_ids=(1,), prompt_logprobs=(told,) * size))
+    await deliver(requests)
+    outputs = {output.request_id: output for message in taken for output in message.outputs}
+    assert sorted(outputs) == [0, 1, 2, 3]
+    assert [outputs[number].finish_reason for number in range(4)] == [None, None, FinishReason.ERROR, None]
+    assert outputs[2].error_param == "prompt_logprobs"
+    assert "ask for fewer: 11 are too long" in str(outputs[2].error)
+    assert len(requests) == len(client.requests) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_log_probabilities_of_the_longest_prompts_end_a_request_and_no_link() -> None:
+    taken: list[Outputs] = []
+    client, requests = make()
+
+    def post(message: Outputs) -> None:
+        encode_frame(encode_message(message))
+        taken.append(message)
+
+    requests.add(FrontEndRequests(post), make_request(1))
+    position = TokenLogprobs(tuple(range(21)), (-1.0,) * 21, 1)
+    (own_id,) = client.requests
+    client._give(TokenOutput(request_id=own_id, token_ids=(1,), prompt_logprobs=(position,) * 2**17))
+    await deliver(requests)
+    ((output,),) = [message.outputs for message in taken]
+    assert output.error_param == "prompt_logprobs"

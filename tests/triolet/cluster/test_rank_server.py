@@ -253,7 +253,8 @@ async def test_a_drain_that_takes_too_long_ends_what_has_begun() -> None:
         parent.link.post(Drain(0.3))
         await parent.wait_ended()
         await front_end.wait_linked(0)
-        assert front_end.reason(1) is FinishReason.ABORT
+        assert front_end.reason(1) is FinishReason.ERROR
+        assert "rank 3: it was told to end" in str(front_end.outputs(1)[-1].error)
         assert front_end.outputs(2) == []
 
 
