@@ -116,7 +116,7 @@ def node_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(300)
 def test_the_flows_of_the_node_client(server: str, node_client: Path) -> None:
     command = ["node", "flows.mjs", f"{server}/v1", "smollm2"]
-    done = subprocess.run(command, cwd=node_client, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, cwd=node_client, capture_output=True, text=True, check=False, timeout=250)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     text = results["chat"]["text"]
@@ -127,5 +127,6 @@ def test_the_flows_of_the_node_client(server: str, node_client: Path) -> None:
     assert results["tools"]["name"] == "weather"
     assert results["tools"]["arguments"]["city"] in CITY["enum"]
     assert results["parse"]["city"] in CITY["enum"]
+    assert results["responses"] == {"text": text, "streamed": text, "follows": True}
     assert results["wrong"] == {"status": 400, "param": "temperature", "kind": "BadRequestError"}
     assert results["left"] == {"models": ["smollm2"]}

@@ -54,6 +54,15 @@ async function parse() {
   return JSON.parse(answer.choices[0].message.content);
 }
 
+async function responses() {
+  const asked = { model, input: messages[0].content, temperature: 0, max_output_tokens: 16 };
+  const plain = await client.responses.create(asked);
+  const events = client.responses.stream(asked);
+  const final = await events.finalResponse();
+  const next = await client.responses.create({ ...asked, previous_response_id: plain.id });
+  return { text: plain.output_text, streamed: final.output_text, follows: next.previous_response_id === plain.id };
+}
+
 async function wrong() {
   try {
     await client.chat.completions.create({ ...settings, temperature: 9 });
@@ -69,5 +78,7 @@ async function left() {
 }
 
 const results = {};
-for (const flow of [chat, stream, helper, tools, parse, wrong, left]) results[flow.name] = await flow();
+for (const flow of [chat, stream, helper, tools, parse, responses, wrong, left]) {
+  results[flow.name] = await flow();
+}
 console.log(JSON.stringify(results));
