@@ -47,15 +47,26 @@ async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Coun
         for _ in range(iterations):
             path, data = mutated(source)
             try:
-                response = await running.client.post(
-                    path, content=data, headers={"Authorization": "Bearer root"}, timeout=60
-                )
+                response = await ask(running, path, data)
                 check(path, response)
             except (AssertionError, httpx.HTTPError, ValueError) as error:
                 raise AssertionError(f"{path} {data!r}: {error!r}") from error
             outcomes[f"{path} {response.status_code}"] += 1
         await check_health(running, engine)
     return outcomes
+
+
+async def ask(running: Running, path: str, data: bytes) -> httpx.Response:
+    """The answer to a body.
+
+    Where the connection was closed for being idle, as after this process was stopped for a while, it is sent
+    again: one that the server cannot stand will be cut off a second time.
+    """
+    headers = {"Authorization": "Bearer root"}
+    try:
+        return await running.client.post(path, content=data, headers=headers, timeout=60)
+    except httpx.RemoteProtocolError:
+        return await running.client.post(path, content=data, headers=headers, timeout=60)
 
 
 def check(path: str, response: httpx.Response) -> None:
