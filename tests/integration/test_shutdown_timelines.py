@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.integration.shapes import ADMIN, Holdings, Server, running, wait_until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,7 +59,7 @@ def num_under_way(server: Server) -> int:
 
 
 def ask(server: Server, max_tokens: int = 4) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/completions", json=BODY | {"max_tokens": max_tokens}, timeout=30)
+    return httpx.post(f"{server.url}/v1/completions", json=BODY | {"max_tokens": max_tokens}, timeout=120)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -84,3 +85,32 @@ def test_under_load_new_requests_are_refused_and_the_others_have_their_time(
         assert server.wait(PATIENCE) == 0, server.log
         assert time.monotonic() - began < SHUTDOWN_SECONDS + PATIENCE
         assert holdings.left() == []
+
+
+def test_engines_of_another_machine_are_replaced_and_leave_in_order(byte_llama: Path) -> None:
+    port = ("--data-parallel-rpc-port", str(free_port(3)), *TWO, "--data-parallel-size-local", "1")
+    with running(byte_llama, port, ("--headless", *port, "--data-parallel-start-rank", "1")) as (head, node):
+        holdings = Holdings.of([head, node])
+        engines = set(node.descendants())
+        body = {"rank": 1, "timeout": 10}
+        answer = httpx.post(f"{head.url}/restart_rank", json=body, headers=ADMIN, timeout=180)
+        assert answer.status_code == 200, answer.text
+        assert not engines & set(node.descendants()), "it is another process"
+        roll(head)
+        node.signal(signal.SIGTERM)
+        assert node.wait() == 0, node.log
+        wait_until(lambda: head.ranks() == ["ready", "left"], 5, lambda: head.log)
+        assert head.get("/health")["ranks"][1]["cause"].endswith("has left: SIGTERM")
+        assert "ERROR" not in head.log, "it was told to"
+        assert ask(head).status_code == 200
+        head.signal(signal.SIGTERM)
+        assert head.wait() == 0, head.log
+        assert holdings.left() == []
+
+
+def roll(head: Server) -> None:
+    """Replace all engines, here and there, while requests are answered."""
+    head.signal(signal.SIGHUP)
+    while "all engines are restarted" not in head.log:
+        assert ask(head).status_code == 200
+        assert "are not restarted" not in head.log
