@@ -14,6 +14,8 @@ from tests.browser.page import Browser, Page, open_browser
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import serving
 
+from triolet.statistics import EngineStatistics
+
 WIDTH, HEIGHT = 1280, 860
 
 
@@ -22,6 +24,7 @@ class ToldEngine(FakeEngine):
 
     portal: BlockingPortal
     url: str
+    told: EngineStatistics | None = None
 
     def reset(self, reply: str) -> None:
         """As it was in the beginning, but for what it says."""
@@ -29,8 +32,12 @@ class ToldEngine(FakeEngine):
         self.portal.call(self.wait_open, 0)
         self.reply, self.hold_at, self.refusal = reply, None, None
         self.is_endless = self.is_slow = False
+        self.told, self.ranks = None, ()
         self.submitted.clear()
         self.aborted.clear()
+
+    def statistics(self) -> EngineStatistics:
+        return self.told or super().statistics()
 
     def let_go(self, hold_at: int | None = None) -> None:
         self.portal.call(self.release, hold_at)

@@ -37,6 +37,10 @@ def open_browser() -> Browser:
     # Root has no sandbox, and containers have little shared memory.
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(argument)
+    # Nobody is there to say whether a key is to be kept, and the keys pressed would go to that question.
+    options.add_experimental_option(
+        "prefs", {"credentials_enable_service": False, "profile.password_manager_enabled": False}
+    )
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     return webdriver.Chrome(options=options, service=Service(str(paths[1])))
 
@@ -47,20 +51,16 @@ class Page:
     def __init__(self, browser: Browser, url: str) -> None:
         self.browser = browser
         self.url = url
-        self.forget_everything()
+        # Of the tab's storage nothing is there: every server has an origin of its own.
+        browser.execute_cdp_cmd(
+            "Storage.clearDataForOrigin", {"origin": url, "storageTypes": "local_storage"}
+        )
         self.open()
 
     def open(self, place: str = "") -> None:
         self.browser.get(BLANK)  # or another fragment of the same page would not load it again
         self.browser.get(f"{self.url}/{place}")
         self.wait(lambda: self.text("engine-state") != "connecting")
-
-    def forget_everything(self) -> None:
-        self.browser.execute_cdp_cmd(
-            "Storage.clearDataForOrigin", {"origin": self.url, "storageTypes": "local_storage"}
-        )
-        self.browser.get(f"{self.url}/page/icon.svg")
-        self.run("sessionStorage.clear()")
 
     # ---- reading
 
@@ -76,26 +76,17 @@ class Page:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.browser.execute_script(script, *arguments)
 
-    def call(self, module: str, expression: str, *arguments: Any) -> Any:
-        """The value of an expression in the names of a module of the page; arguments are ``given``."""
+    def call(self, modules: str, expression: str, *given: Any) -> Any:
+        """The value of an expression in the names of some modules of the page, and ``given``."""
         script = (
-            "const [module, expression, given, done] = arguments;"
-            "import(new URL(`page/${module}`, document.baseURI))"
-            f".then((names) => (({{ {self._names(module)} }}) => {expression})(names))"
+            "const [modules, given, done] = arguments;"
+            "Promise.all(modules.split(' ').map((name) => import(new URL(`page/${name}`, document.baseURI))))"
+            f".then((all) => {{ with (Object.assign({{}}, ...all)) {{ return {expression}; }} }})"
             ".then((value) => done({ value }), (error) => done({ error: String(error) }));"
         )
-        answer = self.browser.execute_async_script(script, module, expression, arguments)
+        answer = self.browser.execute_async_script(script, modules, given)
         assert "error" not in answer, answer
         return answer["value"]
-
-    def _names(self, module: str) -> str:
-        """What a module exports, to be taken apart."""
-        names = self.browser.execute_async_script(
-            "const done = arguments[1];"
-            "import(new URL(`page/${arguments[0]}`, document.baseURI)).then((all) => done(Object.keys(all)))",
-            module,
-        )
-        return ", ".join(names)
 
     def wait(self, found: Callable[[], Found]) -> Found:
         """Until it is so; what it found."""

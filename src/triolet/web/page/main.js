@@ -6,7 +6,7 @@ import { byId, element, setText } from "./dom.js";
 import { KeyDialog } from "./key_dialog.js";
 import { LiveView } from "./live.js";
 import { installRawView } from "./raw_view.js";
-import { keepTheme, readTheme } from "./storage.js";
+import { keepTheme, readKey, readTheme } from "./storage.js";
 
 const WATCHED_SECONDS = 1;
 const UNWATCHED_SECONDS = 5;
@@ -56,9 +56,9 @@ async function showModels() {
   if (data.some(({ id }) => id === chosen)) byId("model").value = chosen;
 }
 
-// Asks the server once, and says in the header how it is. A wrong key is asked for once, not at every reading.
+// Asks the server once, and says in the header how it is. For a key it asks once for each that is wrong.
 function makeWatcher(live, keyDialog) {
-  let isKeyWrong = false;
+  let wrongKey = null;
   return async () => {
     const state = byId("engine-state");
     try {
@@ -66,14 +66,15 @@ function makeWatcher(live, keyDialog) {
       const health = await live.refresh();
       state.className = `state ${health.state}`;
       setText(state, health.state);
-      isKeyWrong = false;
+      wrongKey = null;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       state.className = "state down";
       setText(state, error.status === 401 ? "needs a key" : error.status ? "in trouble" : "not reachable");
       setText(byId("engine-detail"), error.message);
-      if (error.status === 401 && !isKeyWrong) keyDialog.ask();
-      isKeyWrong = error.status === 401;
+      if (error.status !== 401 || wrongKey === readKey()) return;
+      wrongKey = readKey();
+      keyDialog.ask();
     }
   };
 }
@@ -102,7 +103,7 @@ function start() {
   });
   showView();
   turn();
-  if (matchMedia("(pointer: fine)").matches && !isEngineShown()) byId("prompt").focus();
+  if (!matchMedia("(pointer: coarse)").matches && !isEngineShown()) byId("prompt").focus();
 }
 
 start();

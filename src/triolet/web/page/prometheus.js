@@ -1,7 +1,8 @@
 // The text format of Prometheus, read into samples by name. Pure.
 
-const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/;
-const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+// In names of models a dot may be a carriage return, too.
+const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/s;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/gs;
 const ESCAPES = { "\\n": "\n" };
 
 // A map of names to lists of `{ labels, value }`.
@@ -40,7 +41,7 @@ export function byLabel(samples, name, label) {
 function parseLabels(text) {
   const labels = {};
   for (const [, name, value] of (text ?? "").matchAll(LABEL)) {
-    labels[name] = value.replace(/\\./g, (escape) => ESCAPES[escape] ?? escape[1]);
+    labels[name] = value.replace(/\\./gs, (escape) => ESCAPES[escape] ?? escape[1]);
   }
   return labels;
 }
