@@ -38,5 +38,9 @@ export class KeyDialog {
   close() {
     this.field.value = "";
     this.dialog.close();
+    // Chromium gives the focus back while the page still takes no input, and a text field then stays deaf.
+    const focused = document.activeElement;
+    focused.blur();
+    requestAnimationFrame(() => focused.focus());
   }
 }
