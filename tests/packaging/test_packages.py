@@ -61,6 +61,7 @@ def check_native_wheel(wheel: Path, tmp_path: Path) -> None:
     assert "linux" in wheel.name
     names = names_in(wheel)
     assert {LIBRARY, "triolet_kernels/ops.py", "triolet/__init__.py", "server/__main__.py"} <= names
+    assert {f"triolet/web/page/{path.name}" for path in (ROOT / "src/triolet/web/page").iterdir()} <= names
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

@@ -1,0 +1,77 @@
+"""The page over the server as its users have it; it makes the documentation's pictures.
+
+``TRIOLET_SCREENSHOTS=docs/images python -m pytest tests/browser/test_real_model_page.py`` keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.browser.page import Browser, Page
+
+ROOT = Path(__file__).parents[2]
+MAX_PICTURE_BYTES = 150_000
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def url(smollm2_path: Path, browser: Browser) -> Iterator[str]:
+    """The address of a server that was started as a user starts it."""
+    path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "server", str(smollm2_path), "--served-model-name", "smollm2-135m-instruct",
+            "--port", "0", "--num-kv-blocks", "256", "--num-threads", "2", "--speculation", "ngram",
+        ],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        announced = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert announced is not None, "the first line tells the address"
+        yield announced.group()
+        browser.get("about:blank")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_real_model_answers_and_the_engine_shows_it(url: str, browser: Browser) -> None:
+    page = Page(browser, url)
+    for name, value in {"temperature": "0", "max_completion_tokens": "120"}.items():
+        page.set(name, value)
+    page.ask_and_wait("What is the capital of France?")
+    answer = page.ask_and_wait("Write a Python function that adds two numbers.")
+    assert len(answer.split()) > 10
+    assert "tokens/s" in page.all(".message.assistant .summary")[-1].text
+    keep(page, "page-chat")
+    page.run("location.hash = '#engine'")
+    page.wait(lambda: page.text("number-output-rate") not in ("–", "0"))
+    page.wait(lambda: page.text("interToken-50") != "–")
+    assert int(page.text("number-kv-blocks").split(" of ")[1]) == 256
+    assert page.find("#ranks .state").text == "ready"
+    keep(page, "page-engine")
+    assert page.complaints() == []
+
+
+def keep(page: Page, name: str) -> None:
+    """Pictures of the page in the light and in the dark, where they are wanted."""
+    folder = os.environ.get("TRIOLET_SCREENSHOTS")
+    for scheme in ("light", "dark") if folder else ():
+        while page.text("theme") != f"Theme: {scheme}":
+            page.find("#theme").click()
+        path = ROOT / str(folder) / f"{name}-{scheme}.png"
+        assert page.browser.save_screenshot(str(path))
+        assert path.stat().st_size < MAX_PICTURE_BYTES
