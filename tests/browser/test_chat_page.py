@@ -169,18 +169,23 @@ def test_conversations_are_kept_by_the_browser(page: Page, engine: ToldEngine) -
     page.ask_and_wait("First things")
     page.click("New conversation")
     assert page.messages == []
-    page.ask_and_wait("Second things")
+    page.ask_and_wait("Second things" + ", told at length" * 5)
     before = page.messages
     page.open()
     assert page.messages == before
+    list_width = page.run(
+        "const { scrollWidth, clientWidth } = arguments[0]; return [scrollWidth, clientWidth]",
+        page.find("#conversations"),
+    )
+    assert list_width[0] == list_width[1]
     titles = [button.text for button in page.all("#conversation-list .title")]
-    assert titles == ["Second things", "First things"]
+    assert [title[:13] for title in titles] == ["Second things", "First things"]
     page.click("First things")
     assert page.messages[0] == ("You", "First things")
     assert page.find('[name="seed"]').get_attribute("value") == "5"
     for label in ("×", "Delete?"):
         page.click(label, within="#conversation-list li:has([aria-current])")
-    assert [button.text for button in page.all("#conversation-list .title")] == ["Second things"]
+    assert [button.text[:13] for button in page.all("#conversation-list .title")] == ["Second things"]
     page.open()
     assert page.messages == before
 
