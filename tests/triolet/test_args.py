@@ -67,6 +67,7 @@ BAD: dict[str, list[Any]] = {
     "cluster_join_timeout": [*NOT_SECONDS, 0],
     "liveness_timeout": [*NOT_SECONDS, 0],
     "engine_stall_timeout": [*NOT_SECONDS, 0],
+    "engine_load_timeout": [*NOT_SECONDS, 0],
     "engine_restart_budget": [None, -1, 1.0, "8", True, math.nan],
 }
 BAD_FOR_SERVER: dict[str, list[Any]] = {
