@@ -90,11 +90,17 @@ class Connections(Generic[T]):
 
 
 def counted(server: type[Any]) -> type[Any]:
-    """A worker's class of connections whose members count themselves in ``config.connections``."""
+    """A worker's class of connections whose members count themselves in ``config.connections``.
+
+    Those of other servers in this process, whose configuration has no such thing, are left as they are.
+    """
 
     class CountedServer(server):  # type: ignore[misc]
         async def _read_data(self) -> None:
-            connections: Connections[Any] = self.config.connections
+            connections: Connections[Any] | None = getattr(self.config, "connections", None)
+            if connections is None:
+                await super()._read_data()
+                return
             going = connections.enter(self)
             if going is self:
                 await self.protocol.handle(Closed())
@@ -109,7 +115,7 @@ def counted(server: type[Any]) -> type[Any]:
                 connections.leave(self)
 
         def protocol_send(self, event: Event) -> Any:
-            if type(event) is Updated:
+            if type(event) is Updated and hasattr(self.config, "connections"):
                 (self.config.connections.wait if event.idle else self.config.connections.work)(self)
             return super().protocol_send(event)
 

@@ -16,7 +16,7 @@ from hypercorn.utils import LifespanFailureError
 from quart import Quart
 from quart_trio import QuartTrio
 from tests.triolet.web.fake_engine import REPLY, FakeEngine
-from tests.triolet.web.serving import events_of
+from tests.triolet.web.serving import events_of, serving
 
 from triolet.errors import ModelLoadError
 from triolet.statistics import EngineState
@@ -72,6 +72,12 @@ async def test_the_engine_lives_as_long_as_the_application(anyio_backend_name: s
         answer = await client.post("/llm/v1/completions", json={"prompt": "hi", "max_tokens": 99})
         assert answer.json()["choices"][0]["text"] == REPLY
     assert engine.state is EngineState.STOPPED
+
+
+async def test_a_server_of_ours_in_the_same_process_changes_nothing(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name), hosting(FakeEngine(), anyio_backend_name) as client:
+        assert (await client.get("/")).text == "my own page"
+        assert (await client.get("/")).text == "my own page", "the connection is kept"
 
 
 async def test_only_our_errors_are_ours(anyio_backend_name: str) -> None:
