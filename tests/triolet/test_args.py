@@ -71,7 +71,7 @@ BAD: dict[str, list[Any]] = {
     "engine_restart_budget": [None, -1, 1.0, "8", True, math.nan],
 }
 BAD_FOR_SERVER: dict[str, list[Any]] = {
-    "page": ("yes", 1),
+    "page": ["yes", 1],
     "headless": [None, 0, "yes"],
     "api_server_count": [0, -1, 65, 1.0, "2", True],
     "host": [*NOT_A_STRING, None],

@@ -24,8 +24,8 @@ async def test_browsers_let_no_other_page_in_unless_asked_to(anyio_backend_name:
 
 @pytest.mark.parametrize("origin", ["https://page.example", "https://page.example/", "*"])
 async def test_a_page_that_was_named_may_come(anyio_backend_name: str, origin: str) -> None:
-    options = {"cors_origin": ("https://other.example", origin), "api_key": "k"}
-    async with serving(FakeEngine(), anyio_backend_name, is_ready=True, **options) as running:
+    origins = ("https://other.example", origin)
+    async with serving(FakeEngine(), anyio_backend_name, cors_origin=origins, api_key="k") as running:
         asked = await running.client.options("/v1/completions", headers=PREFLIGHT)
         assert (asked.status_code, asked.content) == (204, b"")
         assert asked.headers["Access-Control-Allow-Headers"] == "authorization, x-stainless-os"
