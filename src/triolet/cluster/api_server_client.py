@@ -69,9 +69,8 @@ class ApiServerClient(Router):
         try:
             async with anyio.create_task_group() as tasks:
                 self.adopt(self._launcher.order)
-                self._launcher.follow(self.update, self._on_phase, self.follow)
+                self._launcher.follow(self.update, self._on_phase, self.follow, self._wait_rank)
                 await tasks.start(self._reception.run)
-                self._launcher.answer({"wait_serving": self._wait_rank})
                 await tasks.start(super().run)
                 await self.wait_serving(self._local_ranks)
                 task_status.started()

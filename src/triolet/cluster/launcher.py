@@ -27,7 +27,9 @@ from triolet.cluster.launcher_link import UNANSWERED
 from triolet.cluster.messages import Call, Drain, Message, Phase, RankReport, RankReports, Start
 from triolet.cluster.processes import API_KEY_VARIABLES, ProcessSpec, ProcessStarter
 from triolet.cluster.rank_args import plain_args
+from triolet.cluster.rank_calls import gather_answers
 from triolet.cluster.reception import FrontEndPlace, front_end_places
+from triolet.cluster.restart_turn import restart_in_turn
 from triolet.cluster.transport import Transport
 from triolet.core.errors import single_error
 from triolet.core.signals import SignalOrders
@@ -191,14 +193,12 @@ class Launcher:
     async def _restart_rank(self, rank: int, seconds: float) -> None:
         """Replace a rank's process; return once all API servers can reach the new one."""
         await self._cluster.restart(rank, seconds)
-        async with anyio.create_task_group() as tasks:
-            for server in self._servers:
-                tasks.start_soon(server.call, "wait_serving", rank)
+        await gather_answers([server.call("wait_serving", rank) for server in self._servers])
 
     async def _restart_ranks(self) -> None:
         """Replace one engine process after the other, as SIGHUP asks for."""
-        for report in self._cluster.directory.reports:
-            await self._restart_rank(report.rank, self._args.shutdown_timeout)
+        ranks = [report.rank for report in self._cluster.directory.reports]
+        await restart_in_turn(ranks, partial(self._restart_rank, seconds=self._args.shutdown_timeout))
 
     async def _call_peers(self, index: int, method: str, arguments: Sequence[Any]) -> list[Any]:
         """The answers of all API servers but one."""

@@ -35,7 +35,9 @@ class LauncherLink:
         self._on_reports: Callable[[Iterable[RankReport]], None] = lambda reports: None
         self._on_phase: Callable[[str], None] = lambda phase: None
         self._phase: str | None = None
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, Answer] = {"wait_serving": self._wait_serving}
+        self._wait_rank: Answer = _no_engines
+        self._is_followed = anyio.Event()
         self._order = Order()
         self._on_order: Callable[[Order], Coroutine[Any, Any, Any]] = _no_engines
 
@@ -49,16 +51,20 @@ class LauncherLink:
         on_reports: Callable[[Iterable[RankReport]], None],
         on_phase: Callable[[str], None],
         on_order: Callable[[Order], Coroutine[Any, Any, Any]],
+        wait_rank: Answer,
     ) -> None:
         """From here on pass on what is known of the engines, beginning with all there is, and orders.
 
         ``on_order`` does at once what it has to; what it returns waits for the answers of engines.
+        ``wait_rank`` waits until a rank can be given requests, which the launcher may have asked for before.
         """
         self._on_order = on_order
         on_reports(self._reports.values())
         if self._phase is not None:
             on_phase(self._phase)
         self._on_reports, self._on_phase = on_reports, on_phase
+        self._wait_rank = wait_rank
+        self._is_followed.set()
 
     def answer(self, answers: Mapping[str, Answer]) -> None:
         """From here on answer such calls of the launcher."""
@@ -108,11 +114,15 @@ class LauncherLink:
     async def _obey(self, call_id: int, obeying: Awaitable[Any]) -> None:
         self._link.post(await result_of(call_id, obeying))
 
+    async def _wait_serving(self, rank: int) -> None:
+        await self._is_followed.wait()
+        await self._wait_rank(rank)
+
     async def _answer(self, call: Call) -> None:
         self._link.post(await answer_call(call, self._answers))
 
 
-async def _no_engines(_: Order) -> list[Any]:
+async def _no_engines(_: Any) -> list[Any]:
     """What a front end without engines makes of an order."""
     return []
 

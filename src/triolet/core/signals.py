@@ -2,6 +2,7 @@
 
 SIGTERM or SIGINT is obeyed by leaving in order, a second one by ending at once with exit code 128 plus its
 number, SIGHUP by reading files again and a rolling restart, where there is something to read or to restart.
+Who leaves goes no further with a restart.
 This module knows neither HTTP nor processes; it runs in the main thread only, where signals arrive.
 """
 
@@ -39,7 +40,7 @@ class SignalOrders:
     is_leaving: Callable[[], bool] = lambda: False
     exit_now: Callable[[int], Any] = os._exit
     _has_been_told: bool = field(default=False, init=False)
-    _is_restarting: bool = field(default=False, init=False)
+    _restart_scope: anyio.CancelScope | None = field(default=None, init=False)
 
     async def obey(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report started once signals are taken; obey them until cancelled."""
@@ -60,6 +61,8 @@ class SignalOrders:
                 self.exit_now(128 + number)
             else:
                 self._has_been_told = True
+                if self._restart_scope is not None:
+                    self._restart_scope.cancel()
                 tasks.start_soon(self.leave, signal.Signals(number).name)
 
     def _hang_up(self, tasks: TaskGroup, *, is_leaving: bool) -> None:
@@ -67,19 +70,23 @@ class SignalOrders:
             self.reload()
         if self.restart is None:
             return
-        if is_leaving or self._is_restarting:
+        if is_leaving or self._restart_scope is not None:
             why = "the server is shutting down" if is_leaving else "they are being restarted already"
             logger.warning("SIGHUP: the engines are not restarted: %s", why)
             return
-        self._is_restarting = True
-        tasks.start_soon(self._restart, self.restart)
+        self._restart_scope = anyio.CancelScope()
+        tasks.start_soon(self._restart, self.restart, self._restart_scope)
 
-    async def _restart(self, restart: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _restart(
+        self, restart: Callable[[], Coroutine[Any, Any, object]], scope: anyio.CancelScope
+    ) -> None:
         try:
-            await restart()
+            with scope:
+                await restart()
+                logger.info("all engines are restarted")
         except TrioletError as error:
-            logger.error("the engines are not restarted: %s", error)
-        else:
-            logger.info("all engines are restarted")
+            logger.error("not all engines are restarted: %s", error)
         finally:
-            self._is_restarting = False
+            self._restart_scope = None
+        if scope.cancelled_caught:
+            logger.warning("not all engines are restarted: the server is shutting down")

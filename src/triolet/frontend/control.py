@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import partial
 
 from triolet.cluster.client import EngineClient, RankRestarter
+from triolet.cluster.restart_turn import restart_in_turn
 from triolet.core.control import PauseMode, SleepPart
 from triolet.errors import ConflictError, InvalidRequestError
 from triolet.frontend.request_table import RequestTable
@@ -103,9 +105,11 @@ class EngineControl(ABC):
         await self._restarter(rank).restart_rank(rank, seconds)
 
     async def restart_ranks(self, *, seconds: float = 30.0) -> None:
-        """:meth:`restart_rank` for one after the other."""
-        for rank in self._rank_numbers():
-            await self.restart_rank(rank, seconds=seconds)
+        """:meth:`restart_rank` for one after the other, past those that cannot be replaced now.
+
+        Raises ConflictError, which says which those are and why, once all others are replaced.
+        """
+        await restart_in_turn(self._rank_numbers(), partial(self.restart_rank, seconds=seconds))
 
     def _rank_numbers(self) -> list[int]:
         return [statistics.rank for statistics in self._serving()[0].rank_statistics()]

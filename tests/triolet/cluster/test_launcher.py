@@ -61,7 +61,13 @@ class ApiServer:
             await self._stopped.wait()
             tasks.cancel_scope.cancel()
 
+    def stop(self) -> None:
+        """Have it end, once it drains."""
+        self._stopped.set()
+
     async def _serve(self) -> None:
+        if self.index == 1:
+            await self._launch.last_goes_on.wait()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self.client.run)
             self.launcher.announce("ready")
@@ -85,10 +91,14 @@ class ApiServer:
 
 
 class Launch:
-    """A launcher with two API servers and two engines."""
+    """A launcher with two API servers and two engines. ``is_last_held``: the last does not come to serve."""
 
-    def __init__(self, *, is_drain_held: bool = False, **options: Any) -> None:
+    def __init__(self, *, is_drain_held: bool = False, is_last_held: bool = False, **options: Any) -> None:
         self.is_drain_held = is_drain_held
+        self.last_goes_on = anyio.Event()
+        self._num_awaited = 1 if is_last_held else 2
+        if not is_last_held:
+            self.last_goes_on.set()
         self.engines = FakeEngines(others=self._api_server)
         self.servers: dict[int, ApiServer] = {}
         self.lines: list[str] = []
@@ -112,7 +122,7 @@ class Launch:
 
     def note_serving(self, server: ApiServer) -> None:
         self.servers[server.index] = server
-        if len(self.servers) == 2:
+        if len(self.servers) == self._num_awaited:
             self._serving.set()
 
     async def run(self) -> None:
@@ -126,7 +136,7 @@ class Launch:
             tasks.start_soon(self.run)
             with anyio.fail_after(20):
                 await self._serving.wait()
-            yield [self.servers[0], self.servers[1]]
+            yield [self.servers[index] for index in sorted(self.servers)]
         assert all(child.status is not None for child in self.engines.starter.children)
 
     def child(self, name: str) -> FakeChild:
@@ -221,6 +231,55 @@ async def test_a_rank_is_replaced_on_behalf_of_any(caplog: pytest.LogCaptureFixt
                 await anyio.sleep(0.01)
         ended = [child.name for child in launch.engines.starter.children if child.status == 0]
         assert sorted(ended) == ["engine 0", "engine 0", "engine 1"]
+        await send(signal.SIGTERM)
+
+
+async def test_an_api_server_that_ends_during_a_restart_is_not_waited_for() -> None:
+    launch = Launch(is_drain_held=True, shutdown_timeout=15.0)
+    async with launch.running() as (one, other):
+        asked, restarted = anyio.Event(), anyio.Event()
+
+        async def wait_serving(_: int) -> None:
+            asked.set()
+            await anyio.sleep_forever()
+
+        async def restart() -> None:
+            await one.client.restart_rank(0, 1.0)
+            restarted.set()
+
+        other.launcher.answer({"wait_serving": wait_serving})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(restart)
+            with anyio.fail_after(10):
+                await asked.wait()
+                await send(signal.SIGTERM)
+                other.stop()
+                await restarted.wait()
+        one.stop()
+    assert launch.code == 0
+
+
+async def test_an_api_server_that_starts_is_waited_for_during_a_restart() -> None:
+    launch = Launch(is_last_held=True)
+    async with launch.running() as (one,), anyio.create_task_group() as tasks:
+        order: list[str] = []
+
+        async def restart() -> None:
+            await one.client.restart_rank(0, 1.0)
+            order.append("restarted")
+
+        tasks.start_soon(restart)
+        with anyio.fail_after(10):
+            while len(launch.engines.starter.children) < 5:  # noqa: ASYNC110 - there is no event to wait for
+                await anyio.sleep(0.01)
+            await one.client.wait_serving([0])
+        await anyio.wait_all_tasks_blocked()
+        order.append("the last serves")
+        launch.last_goes_on.set()
+        with anyio.fail_after(10):
+            while len(order) < 2:  # noqa: ASYNC110 - there is no event to wait for
+                await anyio.sleep(0.01)
+        assert order == ["the last serves", "restarted"]
         await send(signal.SIGTERM)
 
 

@@ -22,6 +22,7 @@ class Told:
     """What a process was told, in order. ``held`` restarts and departures wait for."""
 
     calls: list[str] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
     exits: list[int] = field(default_factory=list)
     error: Exception | None = None
     held: anyio.Event | None = None
@@ -37,8 +38,11 @@ class Told:
 
     async def _note(self, call: str) -> None:
         self.calls.append(call)
-        if self.held is not None:
-            await self.held.wait()
+        try:
+            if self.held is not None:
+                await self.held.wait()
+        finally:
+            self.ends.append(call)
 
     @asynccontextmanager
     async def obeying(self, *, restarts: bool = True) -> AsyncIterator[None]:
@@ -91,7 +95,7 @@ async def test_a_hang_up_restarts_and_says_how_that_went(
         await send(signal.SIGHUP, signal.SIGHUP)
     assert told.calls == ["restart", "restart"]
     said = [record.getMessage() for record in caplog.records]
-    expected = "the engines are not restarted: engine 1 is starting" if error else "all engines are restarted"
+    expected = "not all engines are restarted: engine 1 is starting" if error else "all engines are restarted"
     assert said == [expected] * 2
 
 
@@ -101,10 +105,19 @@ async def test_a_hang_up_during_a_restart_or_while_leaving_is_told_why_not(
     told = Told(held=anyio.Event())
     async with told.obeying():
         await send(signal.SIGHUP, signal.SIGHUP)
-        assert "not restarted: they are being restarted already" in caplog.text
+        assert "are not restarted: they are being restarted already" in caplog.text
         await send(signal.SIGTERM, signal.SIGHUP)
-        assert "not restarted: the server is shutting down" in caplog.text
+        assert "SIGHUP: the engines are not restarted: the server is shutting down" in caplog.text
     assert told.calls == ["restart", "SIGTERM"]
+
+
+async def test_who_leaves_goes_no_further_with_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(held=anyio.Event())
+    async with told.obeying():
+        await send(signal.SIGHUP, signal.SIGTERM)
+        assert told.ends == ["restart"], "it does not go on"
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["not all engines are restarted: the server is shutting down"]
 
 
 async def test_a_hang_up_reads_files_again_also_without_engines(caplog: pytest.LogCaptureFixture) -> None:
