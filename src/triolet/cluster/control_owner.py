@@ -76,8 +76,9 @@ class ControlOwner:
         try:
             await self._publish(awake, None, "wake_up", tags)
         except TrioletError:
-            if self.order.state is awake:
-                await self._sleep_on(awake.asleep_again(asleep))
+            woken = asleep.parts_asleep - awake.parts_asleep
+            if not woken <= self.order.state.parts_asleep:
+                await self._sleep_on(self.order.state.asleep_again(asleep))
             raise
 
     async def _sleep_on(self, state: ControlState) -> None:

@@ -25,16 +25,21 @@ class FrontEnd:
         self.failures: dict[str | None, Exception] = {}
         self.answers: list[Any] = [None, None]
         self.pausing: anyio.Event | None = None
+        self.waking: anyio.Event | None = None
 
     def follow(self, order: Order) -> Awaitable[list[Any]]:
         self.told.append(order)
         return self._answer(order)
 
     async def _answer(self, order: Order) -> list[Any]:
+        error = self.failures.pop(order.method, None)
         if order.method == "pause" and self.pausing is not None:
             await self.pausing.wait()
-        if order.method in self.failures:
-            raise self.failures.pop(order.method)
+        if order.method == "wake_up" and self.waking is not None:
+            waking, self.waking = self.waking, None
+            await waking.wait()
+        if error is not None:
+            raise error
         return self.answers
 
 
@@ -111,6 +116,44 @@ async def test_where_one_cannot_be_woken_all_sleep_on() -> None:
         await owner.ask("wake_up", None)
         assert not owner.order.state.asleep
         assert len(one.told) == 4
+
+
+@pytest.mark.parametrize(
+    "overtaking", [("resume",), ("pause", "keep", False), ("wake_up", ["kv_cache"]), ("sleep", 0, "keep")]
+)
+async def test_where_one_cannot_be_woken_all_sleep_on_whatever_was_asked_meanwhile(
+    overtaking: tuple[Any, ...],
+) -> None:
+    async with owned() as (owner, one, _):
+        await owner.ask("sleep", 1, "keep")
+        asleep = owner.order.state.asleep
+        await fail_to_wake(owner, one, ["weights"] if overtaking[0] == "wake_up" else None, overtaking)
+        assert (owner.order.state.asleep, owner.order.method) == (asleep, None)
+
+
+async def test_those_that_were_put_to_sleep_again_meanwhile_are_not_told_to() -> None:
+    async with owned() as (owner, one, _):
+        await owner.ask("sleep", 1, "keep")
+        await fail_to_wake(owner, one, None, ("sleep", 2, "keep"))
+        assert (owner.order.state.level, owner.order.method) == (2, "sleep")
+
+
+async def fail_to_wake(
+    owner: ControlOwner, front_end: FrontEnd, parts: list[str] | None, overtaking: tuple[Any, ...]
+) -> None:
+    """Ask for it, and for something else before it has failed; return once it has."""
+
+    async def wake() -> None:
+        with pytest.raises(ModelLoadError, match="gone"):
+            await owner.ask("wake_up", parts)
+
+    front_end.failures = {"wake_up": ModelLoadError("gone")}
+    front_end.waking = waking = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wake)
+        await anyio.wait_all_tasks_blocked()
+        await owner.ask(*overtaking)
+        waking.set()
 
 
 async def test_those_that_are_gone_are_not_waited_for() -> None:
