@@ -49,7 +49,7 @@ class RankControl:
             raise WireError(f"{order.method!r} is no order to an engine")
         version = order.state.version
         last = self._outcomes.get(self._version)
-        if version > self._version or (version == self._version and last and _has_failed(last)):
+        if version > self._version or (version == self._version and last and last.error is not None):
             last = self._begin(order)
         return self._outcome(self._outcomes.get(version, last))
 
@@ -72,10 +72,9 @@ class RankControl:
         assert order.method is not None
         try:
             return await METHODS[order.method](self._client, *order.arguments)
-        except ConflictError:
-            raise  # it was overtaken, by an order that has come as well
-        except Exception:
-            self._is_in_line = False
+        except Exception as exc:
+            is_overtaken = isinstance(exc, ConflictError) and order.state.version < self._version
+            self._is_in_line = self._is_in_line and is_overtaken
             raise
 
     async def _line_up(self, order: Order) -> None:
@@ -88,10 +87,6 @@ class RankControl:
             if state.version == self._version:
                 await METHODS[method](self._client, *arguments)
         self._is_in_line = self._is_in_line or state.version == self._version
-
-
-def _has_failed(call: DetachedCall) -> bool:
-    return call.error is not None and not isinstance(call.error, ConflictError)
 
 
 async def _pause(client: EngineClient, mode: Any, clear_cache: bool) -> None:

@@ -22,6 +22,7 @@ PAUSED = Order(ControlState(1, is_paused=True), "pause", ("keep", True))
 RESUMED = Order(ControlState(2), "resume")
 ASLEEP = Order(RESUMED.state.sleeping(1, "keep"), "sleep", (1, "keep"))
 AWAKE = Order(ASLEEP.state.woken(ASLEEP.state.parts_asleep), "wake_up", (None,))
+RESUMED_AWAKE = Order(AWAKE.state.resumed(), "resume")
 
 
 class Sleeper(FakeRankClient):
@@ -38,6 +39,11 @@ class Sleeper(FakeRankClient):
             await self.finishing.wait()
             if not self.is_paused:
                 raise ConflictError("resumed before it was complete")
+
+    async def resume(self) -> None:
+        await super().resume()
+        if "resume" in self.failures:
+            raise self.failures.pop("resume")
 
     async def sleep(self, level: int, mode: Any) -> None:
         await super().sleep(level, mode)
@@ -149,6 +155,21 @@ async def test_after_one_that_failed_it_finds_its_own_way_to_the_next() -> None:
         client.calls.clear()
         await control.follow(Order(AWAKE.state.asleep_again(ASLEEP.state)))
         assert methods(client) == ["reset_prefix_cache", "sleep"]
+
+
+async def test_an_order_that_the_engine_refused_is_carried_out_when_told_again() -> None:
+    async with controlled() as (control, client):
+        for order in (PAUSED, RESUMED, ASLEEP):
+            await control.follow(order)
+        client.failures = {"wake_up": ModelLoadError("no file"), "resume": ConflictError("it sleeps")}
+        for order in (AWAKE, RESUMED_AWAKE):
+            with pytest.raises((ModelLoadError, ConflictError)):
+                await control.follow(order)
+        await control.follow(RESUMED_AWAKE)
+        assert (client.is_paused, client.is_sleeping) == (False, False)
+        client.calls.clear()
+        await control.follow(Order(RESUMED_AWAKE.state.paused("keep"), "pause", ("keep", False)))
+        assert methods(client) == ["pause"], "it knows where it is"
 
 
 async def test_on_its_way_it_turns_to_what_was_ordered_since() -> None:
