@@ -26,7 +26,6 @@ from triolet.cluster.messages import (
     RankReports,
     Refused,
     Result,
-    Topology,
     Welcome,
 )  # fmt: skip
 from triolet.cluster.rank_calls import CallLostError, RankCalls
@@ -98,12 +97,6 @@ class Head:
     async def run(self, listener: Listener) -> None:
         """Take nodes in until cancelled."""
         await serve_links(listener, self._serve, self._credentials, liveness_timeout=self._liveness_timeout)
-
-    def set_front_ends(self, front_ends: Sequence[str]) -> None:
-        """From here on nodes are to serve these."""
-        self._front_ends = tuple(front_ends)
-        for node in self._nodes:
-            node.link.post(Topology(self._front_ends))
 
     async def restart(self, rank: int, seconds: float) -> None:
         """Have the node of a rank replace its process; return when the new one is ready.

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,11 +30,10 @@ from triolet.cluster.messages import (
     RankReport,
     RankReports,
     Refused,
-    Topology,
     Welcome,
 )  # fmt: skip
 from triolet.cluster.rank_supervisor import RankSupervisor
-from triolet.cluster.restart_turn import RestartTurn
+from triolet.cluster.restart_turn import RestartTurn, restart_in_turn
 from triolet.cluster.transport import Address, Transport
 from triolet.core.errors import single_error
 from triolet.errors import JoinError, UsageError
@@ -74,7 +74,7 @@ class HeadlessNode:
         self._credentials = credentials
         self._join_timeout = join_timeout
         self._liveness_timeout = liveness_timeout
-        self._reason_to_leave: str | None = None
+        self._leaving: Leaving | None = None
         self._restart_turn = RestartTurn()
         self._link: Link | None = None
 
@@ -99,19 +99,19 @@ class HeadlessNode:
     async def restart(self, seconds: float) -> None:
         """Replace one engine process after the other, each once it has finished its requests in time.
 
-        Raises ConflictError where one is not ready, EngineDeadError where a new one does not come.
+        Raises what :func:`restart_in_turn` does, EngineDeadError where a new one does not come.
         """
-        for report in self._directory.reports:
-            await self._restart_rank(report.rank, seconds)
+        ranks = [report.rank for report in self._directory.reports]
+        await restart_in_turn(ranks, partial(self._restart_rank, seconds=seconds))
 
     async def stop(self, seconds: float, reason: str = "it was told to") -> None:
         """Have the engines finish their requests within ``seconds``; then :meth:`run` returns.
 
         ``reason`` is what the head is told.
         """
-        self._reason_to_leave = reason
+        self._leaving = Leaving(reason, is_failure=False)
         if self._link is not None:
-            self._link.post(Leaving(reason, is_failure=False))
+            self._link.post(self._leaving)
         await self._supervisor.stop(seconds)
 
     async def _run_engines(self) -> None:
@@ -149,7 +149,7 @@ class HeadlessNode:
                 await self._join(link, ranks)
                 await self._follow(link, tasks)
             except LinkClosedError:
-                if self._reason_to_leave is None:
+                if self._leaving is None:
                     raise JoinError(f"the head at {self._head} is lost: {link.closed_reason}") from None
             tasks.cancel_scope.cancel()
 
@@ -163,6 +163,8 @@ class HeadlessNode:
             raise JoinError(f"the head at {self._head} does not answer as one")
         logger.info("joined the head at %s", self._head)
         self._link = link
+        if self._leaving is not None:
+            link.post(self._leaving)
         self._set_front_ends(answer.front_ends)
 
     def _set_front_ends(self, addresses: tuple[str, ...]) -> None:
@@ -179,13 +181,13 @@ class HeadlessNode:
         self._directory.subscribe(report)
         try:
             while True:
-                message = await link.receive()
-                if isinstance(message, Topology):
-                    self._set_front_ends(message.front_ends)
-                elif isinstance(message, Call):
-                    tasks.start_soon(self._answer, link, message)
-                elif isinstance(message, Drain):
-                    tasks.start_soon(self.stop, message.seconds, "the head said so")
+                match await link.receive():
+                    case Call() as call:
+                        tasks.start_soon(self._answer, link, call)
+                    case Drain(seconds):
+                        tasks.start_soon(self.stop, seconds, "the head said so")
+                    case message:
+                        link.close(f"{type(message).__name__} is nothing that a head sends here")
         finally:
             self._directory.unsubscribe(report)
 

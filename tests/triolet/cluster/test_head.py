@@ -21,7 +21,6 @@ from triolet.cluster.messages import (
     Refused,
     RemoteError,
     Result,
-    Topology,
     Welcome,
 )  # fmt: skip
 from triolet.errors import ConflictError, EngineDeadError
@@ -39,14 +38,6 @@ async def test_a_node_is_welcome_and_its_ranks_are_known() -> None:
         node.link.post(RankReports((report(1), report(2), report(7))))
         await head.wait_for(1, RankState.READY)
         assert head.directory.reports[1].state is RankState.STARTING, "rank 2 is not the node's to tell of"
-
-
-async def test_news_of_front_ends_reaches_nodes() -> None:
-    head = RunningHead()
-    async with head.running(), dialled(head) as node:
-        await node.join(1)
-        head.head.set_front_ends(["unix:@second"])
-        assert await node.link.receive() == Topology(("unix:@second",))
 
 
 async def test_a_lost_node_has_its_ranks_down_and_may_come_back(caplog: pytest.LogCaptureFixture) -> None:

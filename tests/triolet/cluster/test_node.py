@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import pytest
@@ -18,8 +19,8 @@ from triolet.args import EngineArgs
 from triolet.cluster.directory import Directory
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, serve_links
-from triolet.cluster.link import Link
-from triolet.cluster.messages import Message, RankReport, Start, Topology
+from triolet.cluster.link import Link, LinkClosedError
+from triolet.cluster.messages import Leaving, RankReport, Start, Stop, Welcome
 from triolet.cluster.node import HeadlessNode
 from triolet.cluster.parent_link import serve_parent
 from triolet.cluster.rank_server import serve_rank
@@ -46,6 +47,7 @@ class Node:
     ) -> None:
         self.starter = FakeStarter(self._role)
         self.outcome: Exception | None = None
+        self.ended = anyio.Event()
         self._directory = Directory(ranks, interval=0.01)
         self._changed = anyio.Event()
         self.supervisor = RankSupervisor(
@@ -83,6 +85,7 @@ class Node:
                 await self.node.run()
         except Exception as exc:
             self.outcome = exc
+        self.ended.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -169,6 +172,61 @@ async def test_a_head_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFix
     assert f"waiting for {head.address}: nobody listens there" in caplog.text
 
 
+@asynccontextmanager
+async def head_by_hand(node: Node, address: Address) -> AsyncIterator[Link]:
+    """The link that the node has sent its Join over, to a head that says nothing by itself."""
+    joined = anyio.Event()
+    links: list[Link] = []
+
+    async def handle(peer: Peer, link: Link) -> None:
+        await link.receive()
+        links.append(link)
+        joined.set()
+        await anyio.sleep_forever()
+
+    listener = await TRANSPORT.listen(address)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(serve_links, listener, handle, CREDENTIALS))
+            tasks.start_soon(node.run)
+            with anyio.fail_after(10):
+                await joined.wait()
+                yield links[0]
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await listener.aclose()
+
+
+async def test_one_that_is_to_leave_while_it_joins_says_so() -> None:
+    address = RunningHead().address
+    node = Node(address)
+    async with head_by_hand(node, address) as link, anyio.create_task_group() as tasks:
+        await node.wait_ready()
+        for child in node.starter.children:
+            child.send_signal(signal.SIGSTOP)  # so that it is still there when it is welcome
+        tasks.start_soon(node.node.stop, 0.0, "SIGTERM")
+        await anyio.wait_all_tasks_blocked()
+        link.post(Welcome(()))
+        while not isinstance(message := await link.receive(), Leaving):
+            pass
+        assert message == Leaving("SIGTERM", is_failure=False)
+
+
+async def test_a_head_that_says_what_none_says_is_left() -> None:
+    address = RunningHead().address
+    node = Node(address)
+    async with head_by_hand(node, address) as link:
+        link.post(Welcome(()))
+        link.post(Stop())
+        with suppress(LinkClosedError):
+            while True:
+                await link.receive()
+        await node.ended.wait()
+    assert isinstance(node.outcome, JoinError)
+    assert "is lost: Stop is nothing that a head sends here" in str(node.outcome)
+
+
 async def test_without_a_head_it_leaves_after_a_time() -> None:
     node = Node(RunningHead().address, join_timeout=0.2)
     async with node.running():
@@ -243,7 +301,7 @@ async def test_a_rank_is_replaced_on_behalf_of_the_head() -> None:
 
 async def test_front_ends_are_looked_for_on_the_machine_of_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(Address("10.1.2.3", 29550))
-    told: list[Message] = []
-    monkeypatch.setattr(node.supervisor, "set_topology", lambda places: told.append(Topology(tuple(places))))
+    told: list[list[str]] = []
+    monkeypatch.setattr(node.supervisor, "set_topology", told.append)
     node.node._set_front_ends(("tcp:0.0.0.0:29551",))
-    assert told == [Topology(("tcp:10.1.2.3:29551",))]
+    assert told == [["tcp:10.1.2.3:29551"]]
