@@ -21,6 +21,8 @@ FATAL = "Fatal Python error: "
 NUM_LAST_LINES = 20
 MAX_LINE_BYTES = 8192
 NUM_TOLD_LINES = 5
+MAX_TOLD_CHARACTERS = 400
+"""Of each line that clients are told: what follows is in the log of the parent."""
 LOGGED_IN_PASSING = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING) ")
 """How lines of the log begin that tell of nothing that went wrong."""
 
@@ -37,17 +39,21 @@ class OutputLines:
         """Take in bytes as they were written, in pieces of any size."""
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self._take(line)
-        while len(rest) > MAX_LINE_BYTES:
-            self._take(rest[:MAX_LINE_BYTES])
-            rest = rest[MAX_LINE_BYTES:]
-        self._rest = rest
+            self._take(self._cut(line))
+        self._rest = self._cut(rest)
 
     def finish(self) -> None:
         """Nothing more will come: what there is of a last line is one too."""
         if self._rest:
             self._take(self._rest)
             self._rest = b""
+
+    def _cut(self, line: bytes) -> bytes:
+        """Take what is too long for one line; what is left of it."""
+        while len(line) > MAX_LINE_BYTES:
+            self._take(line[:MAX_LINE_BYTES])
+            line = line[MAX_LINE_BYTES:]
+        return line
 
     def _take(self, line: bytes) -> None:
         text = line.decode(errors="backslashreplace").rstrip("\r")
@@ -69,7 +75,7 @@ def write_to_stderr(line: str) -> None:
 
 def last_words(lines: tuple[str, ...]) -> str:
     """The last lines that a process wrote, in one; of a trace its headline alone, since clients see this."""
-    said = [line.strip() for line in lines if line.strip()]
+    said = [line.strip()[:MAX_TOLD_CHARACTERS] for line in lines if line.strip()]
     is_fatal = bool(said) and said[0].startswith(FATAL)
     told = said[:1] if is_fatal else said[-NUM_TOLD_LINES:]
     return f"; it wrote: {' | '.join(told)}" if told else ""

@@ -38,6 +38,14 @@ def test_a_line_without_an_end_is_cut_and_bytes_that_are_no_text_are_shown() -> 
     assert lines == ["x" * MAX_LINE_BYTES, "x" * MAX_LINE_BYTES, "xxx\\xff"]
 
 
+def test_a_line_that_comes_at_once_is_cut_too() -> None:
+    lines: list[str] = []
+    output = OutputLines(lines.append)
+    output.feed(b"x" * (2 * MAX_LINE_BYTES + 3) + b"\nnext\n")
+    assert lines == ["x" * MAX_LINE_BYTES, "x" * MAX_LINE_BYTES, "xxx", "next"]
+    assert len(last_words(tuple(lines))) < MAX_LINE_BYTES, "clients are told less"
+
+
 def test_what_is_logged_in_passing_tells_nothing_of_a_death() -> None:
     lines: list[str] = []
     output = OutputLines(lines.append)
