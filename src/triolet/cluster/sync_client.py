@@ -74,7 +74,7 @@ class SyncClient:
         self._death: BaseException | None = None
         self._futures: set[Future[Any]] = set()
         self._in_flight: set[int] = set()
-        self._has_ended = False
+        self._is_serving = self._has_ended = False
         self._collecting: _Collection | None = None
         started: Future[None] = Future()
         self._futures.add(started)
@@ -184,8 +184,8 @@ class SyncClient:
         )
 
     def close(self) -> None:
-        """End the engines and wait until they are gone; idempotent."""
-        self._send(lambda: self._tasks.cancel_scope.cancel())
+        """Have the engines end, on all machines, and wait until they are gone; idempotent."""
+        self._send(lambda: self._tasks.start_soon(self._end))
         if self._thread.is_alive():
             self._thread.join()
 
@@ -264,8 +264,15 @@ class SyncClient:
             self._post = loop_poster()
             self._tasks.start_soon(self._carry_out)
             await self._tasks.start(self._client.run)
+            self._is_serving = True
             started.set_result(None)
             await anyio.sleep_forever()
+
+    async def _end(self) -> None:
+        """Stop what serves; drop what does not yet."""
+        if self._is_serving:
+            await self._client.stop()
+        self._tasks.cancel_scope.cancel()
 
     async def _carry_out(self) -> None:
         while True:

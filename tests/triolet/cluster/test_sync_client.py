@@ -115,6 +115,31 @@ def test_a_pause_is_complete_when_it_returns(mode: Any) -> None:
         assert run(client, ask(3)) != {}
 
 
+class NotingClient(CoreService):
+    """One that notes its end."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__(partial(fake_core_factory(FakeRunner()), ARGS, FILES))
+        self._calls = calls
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        try:
+            await super().run(task_status=task_status)
+        finally:
+            self._calls.append("ended")
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._calls.append("stopped")
+
+
+def test_closing_stops_the_engines_before_it_drops_them() -> None:
+    calls: list[str] = []
+    with sync_client(make=lambda *_: NotingClient(calls)):
+        pass
+    assert calls == ["stopped", "ended"]
+
+
 def test_an_engine_that_cannot_be_loaded_raises_and_leaves_nothing() -> None:
     def load(on_phase: Callable[[str], None]) -> EngineCore:
         raise ModelLoadError("no such file")
