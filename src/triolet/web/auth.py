@@ -24,6 +24,7 @@ __all__ = [
     "ADMIN_ENVIRONMENT_VARIABLE",
     "ENVIRONMENT_VARIABLE",
     "caller_identity",
+    "caller_key",
     "key_check",
     "key_option",
     "make_key_ring",
@@ -75,6 +76,12 @@ def caller_identity(user: str | None = None) -> str:
         return user
     given = request.headers.get("Authorization") or request.headers.get("X-Api-Key", "")
     return hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()[:16] if given else ""
+
+
+def caller_key() -> str:
+    """The digest of the key that was given, whatever it is called; empty where none is asked for."""
+    key: ApiKey | None = g.get("api_key")
+    return "" if key is None else key.digest.hex()
 
 
 def key_check(keys: KeyRing, admin_endpoints: Set[str]) -> Callable[[], Awaitable[None]]:

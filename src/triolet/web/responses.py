@@ -5,6 +5,7 @@ Knows neither the shape of a response nor how a conversation becomes messages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from quart import Blueprint, Response, request
 
 from triolet.errors import InvalidRequestError
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
-from triolet.web.auth import caller_identity
+from triolet.web.auth import caller_identity, caller_key
 from triolet.web.body import read_body
 from triolet.web.chat_request import prepare_chat, submit_chat
 from triolet.web.generation import Generation, counting_refusals, require_serving
@@ -36,6 +37,7 @@ from triolet.web.settings import WebSettings
 __all__ = ["add_response_routes"]
 
 LONGEST_PAGE = 100
+_LIMIT = re.compile("[0-9]{1,3}")
 
 
 def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
@@ -49,7 +51,7 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             is_stored = _is_stored(body, directory)
             head = AnswerHead.create(PREFIX, check_model(engine, body.model), settings)
             require_serving(engine)
-            conversation = await read_conversation(body, head.id, directory, _owner())
+            conversation = await read_conversation(body, head.id, directory, caller_key())
         generation = await _submit(engine, body, conversation.items, head.id, settings)
         shape = ResponseShape(
             response_head(head, body, is_stored=is_stored),
@@ -57,7 +59,7 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             settings.clock,
             on_end=directory.keep,
         )
-        running = Running(_owner(), is_stored, generation, conversation.items, shape.response)
+        running = Running(caller_key(), is_stored, generation, conversation.items, shape.response)
         request_scope().exits.callback(directory.begin(head.id, running))
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
@@ -75,21 +77,21 @@ def _add_stored_response_routes(blueprint: Blueprint, directory: ResponseDirecto
                 raise InvalidRequestError(
                     f"{name}: the events of a response are not kept; retrieve it without", param=name
                 )
-        return _told(await directory.find(response_id, _owner(), param="response_id"))
+        return _told(await directory.find(response_id, caller_key(), param="response_id"))
 
     @blueprint.delete("/v1/responses/<response_id>")
     async def delete_response(response_id: str) -> Response:
-        await directory.delete(response_id, _owner())
+        await directory.delete(response_id, caller_key())
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @blueprint.post("/v1/responses/<response_id>/cancel")
     async def cancel_response(response_id: str) -> Response:
         """End a response that is being written; its own answer then ends with the status ``cancelled``."""
-        return _told(await directory.cancel(response_id, _owner()))
+        return _told(await directory.cancel(response_id, caller_key()))
 
     @blueprint.get("/v1/responses/<response_id>/input_items")
     async def list_input_items(response_id: str) -> Response:
-        found = await directory.find(response_id, _owner(), param="response_id")
+        found = await directory.find(response_id, caller_key(), param="response_id")
         return json_response(_page(msgspec.json.decode(found.items)))
 
 
@@ -97,7 +99,8 @@ async def _submit(
     engine: ServingEngine, body: ResponsesBody, items: Sequence[Item], response_id: str, settings: WebSettings
 ) -> Generation:
     """The engine's work on the chat that the response answers."""
-    chat_body = body.as_chat()
+    with counting_refusals(engine):
+        chat_body = body.as_chat()
     with counting_refusals(engine), blaming_response_fields(), chat_body.blaming_its_own_fields():
         check_num_messages(items, settings.max_num_messages)
         options = body.options(caller_identity(body.user), given_timeout(), given_rank())
@@ -131,11 +134,6 @@ def _is_stored(body: ResponsesBody, directory: ResponseDirectory) -> bool:
     return body.store is not False and not directory.is_off
 
 
-def _owner() -> str:
-    """Who may see a response: whoever has the same API key."""
-    return request_scope().key_name
-
-
 def _told(stored: StoredResponse) -> Response:
     return Response(stored.response, content_type="application/json")
 
@@ -145,7 +143,7 @@ def _page(items: list[Item]) -> dict[str, Any]:
     order, after, limit = (request.args.get(name) for name in ("order", "after", "limit"))
     if order not in (None, "asc", "desc"):
         raise InvalidRequestError(f"order: must be asc or desc, got {order!r:.60}", param="order")
-    size = 20 if limit is None else int(limit) if limit.isascii() and limit.isdigit() else 0
+    size = 20 if limit is None else int(limit) if _LIMIT.fullmatch(limit) else 0
     if not 1 <= size <= LONGEST_PAGE:
         raise InvalidRequestError(
             f"limit: must be an integer in [1, {LONGEST_PAGE}], got {limit!r:.60}", param="limit"

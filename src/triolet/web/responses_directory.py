@@ -28,9 +28,12 @@ class ResponseNotFoundError(RequestError):
     code = "response_not_found"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Running:
-    """A response that is being written. ``show(status)`` is what there is of it."""
+    """A response that is being written. ``show(status)`` is what there is of it.
+
+    ``is_stored``: it can be found, and is kept once it has ended, unless it is deleted before.
+    """
 
     owner: str
     is_stored: bool
@@ -73,11 +76,10 @@ class ResponseDirectory:
 
         return end
 
-    def keep(self, response: dict[str, Any]) -> None:
-        """A response that was written has ended like this."""
+    def keep(self, response: dict[str, Any]) -> bool:
+        """A response that was written has ended like this; whether it is kept."""
         running = self._running.pop(response["id"])
-        if running.is_stored:
-            self._store.put(response["id"], running.as_stored(response))
+        return running.is_stored and self._store.put(response["id"], running.as_stored(response))
 
     async def find(self, response_id: str, owner: str, *, param: str) -> StoredResponse:
         """Raises :class:`ResponseNotFoundError` with ``param``."""
@@ -105,13 +107,17 @@ class ResponseDirectory:
 
     async def _find_here(self, response_id: str, owner: str) -> list[Any] | None:
         """Owner, response and items: plain values, which another server can be sent."""
-        running = self._running.get(response_id)
-        if running is not None and running.owner == owner and running.is_stored:
+        running = self._stored_running(response_id, owner)
+        if running is not None:
             return _plain(running.as_stored(running.show("in_progress")))
         stored = self._store.find(response_id, owner)
         return None if stored is None else _plain(stored)
 
     async def _delete_here(self, response_id: str, owner: str) -> bool:
+        running = self._stored_running(response_id, owner)
+        if running is not None:
+            running.is_stored = False
+            return True
         return self._store.delete(response_id, owner)
 
     async def _cancel_here(self, response_id: str, owner: str) -> list[Any] | None:
@@ -120,6 +126,10 @@ class ResponseDirectory:
             return await self._find_here(response_id, owner)
         await self._engine.abort(running.generation.request_ids)
         return _plain(running.as_stored(running.show("cancelled")))
+
+    def _stored_running(self, response_id: str, owner: str) -> Running | None:
+        running = self._running.get(response_id)
+        return running if running is not None and running.owner == owner and running.is_stored else None
 
 
 def _plain(stored: StoredResponse) -> list[Any]:

@@ -64,7 +64,8 @@ def response_head(head: AnswerHead, body: ResponsesBody, *, is_stored: bool) -> 
 class ResponseShape:
     """How a response is written, streamed and not.
 
-    ``on_end`` is given the response once it has ended, before the last of it goes out.
+    ``on_end`` is given the response once it has ended, before the last of it goes out, and says whether it is
+    kept.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class ResponseShape:
         output: OutputItems,
         clock: Callable[[], float],
         *,
-        on_end: Callable[[dict[str, Any]], None],
+        on_end: Callable[[dict[str, Any]], bool],
     ) -> None:
         self._head = head
         self._output = output
@@ -147,7 +148,7 @@ class ResponseShape:
 
     def _ended(self, status: str, **more: Any) -> dict[str, Any]:
         response = self.response(status, **more)
-        self._on_end(response)
+        response["store"] = self._on_end(response)
         return response
 
     @property

@@ -51,18 +51,19 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._responses)
 
-    def put(self, response_id: str, stored: StoredResponse) -> None:
-        """Keep it as the most recently used. One that is too large is not kept, and costs no other its place.
+    def put(self, response_id: str, stored: StoredResponse) -> bool:
+        """Keep it as the most recently used; False if it is too large, which costs no other its place.
 
         ``response_id`` is new.
         """
         if self.is_off or stored.num_bytes > min(self._max_bytes, LARGEST_ENTRY):
-            return
+            return False
         self._responses[response_id] = stored
         self._num_bytes += stored.num_bytes
         while len(self._responses) > self._max_responses or self._num_bytes > self._max_bytes:
             _, dropped = self._responses.popitem(last=False)
             self._num_bytes -= dropped.num_bytes
+        return True
 
     def find(self, response_id: str, owner: str) -> StoredResponse | None:
         """One that ``owner`` may see; it becomes the most recently used."""

@@ -35,7 +35,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path. ``statuses`` are the outcomes besides 200 and the errors of any route."""
+    """One method of one path. ``is_served``: it does something, instead of saying why not."""
 
     method: Literal["get", "post", "delete"]
     path: str

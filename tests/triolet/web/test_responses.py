@@ -175,6 +175,16 @@ async def test_a_server_without_a_store_says_so(anyio_backend_name: str) -> None
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "store")
 
 
+async def test_a_response_that_is_too_large_to_be_kept_says_so(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name, response_store_bytes=4096) as running:
+        answer = (await running.client.post(PATH, json={"input": "hi " * 1000, "store": True})).json()
+        assert answer["store"] is False
+        assert (await running.client.get(f"{PATH}/{answer['id']}")).status_code == 404
+        kept = (await running.client.post(PATH, json={"input": "hi", "store": True})).json()
+        assert kept["store"] is True
+        assert (await running.client.get(f"{PATH}/{kept['id']}")).json() == kept
+
+
 async def test_nobody_sees_the_responses_of_another_key(anyio_backend_name: str) -> None:
     async with serving(FakeEngine(), anyio_backend_name, api_key="alice:one bob:two") as running:
         alice, bob = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
@@ -186,6 +196,22 @@ async def test_nobody_sees_the_responses_of_another_key(anyio_backend_name: str)
         body["previous_response_id"] = response["id"]
         assert (await running.client.post(PATH, json=body, headers=bob)).status_code == 404
         assert (await running.client.get(path, headers=alice)).status_code == 200
+
+
+async def test_whoever_gets_a_name_later_sees_nothing_from_before(
+    anyio_backend_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK_SECONDS", "REST_SECONDS"):
+        monkeypatch.setattr(f"triolet.web.key_ring.{name}", 0.0)
+    keys = tmp_path / "keys"
+    keys.write_text("alice first\n")
+    async with serving(FakeEngine(), anyio_backend_name, api_key_file=keys) as running:
+        first, second = ({"Authorization": f"Bearer {key}"} for key in ("first", "second"))
+        response = (await running.client.post(PATH, json={"input": "hi"}, headers=first)).json()
+        path = f"{PATH}/{response['id']}"
+        assert (await running.client.get(path, headers=first)).status_code == 200
+        keys.write_text("alice second\n")
+        assert (await running.client.get(path, headers=second)).status_code == 404
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -277,19 +303,21 @@ async def test_refusals_are_counted_once(anyio_backend_name: str) -> None:
     async with serving(engine, anyio_backend_name) as running:
         wrong: list[dict[str, Any]] = [
             {}, {"input": "hi", "temperature": -1}, {"input": "hi", "previous_response_id": "resp_0"},
+            {"input": "hi", "tool_choice": "something"},
         ]  # fmt: skip
         for body in wrong:
             assert (await running.client.post(PATH, json=body)).status_code in (400, 404)
-        assert [error.status for error in engine.refused] == [400, 400, 404]
+        assert [error.status for error in engine.refused] == [400, 400, 404, 400]
         engine.refusal = OverloadedError("full", retry_after=7)
         answer = await running.client.post(PATH, json={"input": "hi"})
-        assert (answer.status_code, answer.headers["retry-after"], len(engine.refused)) == (429, "7", 3)
+        assert (answer.status_code, answer.headers["retry-after"], len(engine.refused)) == (429, "7", 4)
 
 
 async def test_wrong_parameters_are_named(anyio_backend_name: str) -> None:
     wrong = {
         "?stream=true": "stream", "?starting_after=3": "starting_after", "/input_items?order=up": "order",
         "/input_items?limit=0": "limit", "/input_items?limit=101": "limit", "/input_items?limit=x": "limit",
+        f"/input_items?limit={'9' * 4301}": "limit",
         "/input_items?after=x": "after",
     }  # fmt: skip
     async with serving(FakeEngine(), anyio_backend_name) as running:

@@ -28,7 +28,7 @@ class PairedPeers:
     def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self.answers.update(answers)
 
-    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+    async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         return [await self.other.answers[method](*arguments)]
 
 
@@ -58,7 +58,7 @@ async def test_a_response_is_found_everywhere_while_it_is_written_and_after() ->
         assert (await found(directory))["status"] == "in_progress"
         with pytest.raises(ResponseNotFoundError):
             await found(directory, "you")
-    here.keep({"id": "r1", "status": "completed"})
+    assert here.keep({"id": "r1", "status": "completed"})
     end()
     for directory in (here, there):
         assert (await found(directory))["status"] == "completed"
@@ -81,6 +81,23 @@ async def test_a_response_is_cancelled_from_everywhere_but_by_its_owner_alone() 
         await entry.generation.next()
     assert engine.num_open == 0
     here.keep({"id": "r1", "status": "cancelled"})
+    end()
+    with pytest.raises(ResponseNotFoundError):
+        await found(here)
+
+
+async def test_a_response_that_is_deleted_while_it_is_written_is_not_kept() -> None:
+    here, there, engine = paired_directories()
+    end = here.begin("r1", await running(engine))
+    with pytest.raises(ResponseNotFoundError):
+        await there.delete("r1", "you")
+    await there.delete("r1", "me")
+    for directory in (here, there):
+        with pytest.raises(ResponseNotFoundError):
+            await found(directory)
+        with pytest.raises(ResponseNotFoundError):
+            await directory.delete("r1", "me")
+    assert not here.keep({"id": "r1", "status": "completed"})
     end()
     with pytest.raises(ResponseNotFoundError):
         await found(here)

@@ -20,12 +20,17 @@ HEAD = AnswerHead("resp_1", 1000, "m")
 USAGE = Usage(prompt_tokens=5, completion_tokens=3, cached_tokens=2)
 
 
-def new_shape() -> tuple[ResponseShape, list[dict[str, Any]]]:
+def new_shape(*, is_kept: bool = True) -> tuple[ResponseShape, list[dict[str, Any]]]:
     """A shape, and the responses that it says have ended."""
     ended: list[dict[str, Any]] = []
+
+    def keep(response: dict[str, Any]) -> bool:
+        ended.append(response)
+        return is_kept
+
     head = response_head(HEAD, ResponsesBody(input="hi"), is_stored=True)
     output = OutputItems(lambda kind: f"{kind}_1")
-    return ResponseShape(head, output, lambda: 1010.5, on_end=ended.append), ended
+    return ResponseShape(head, output, lambda: 1010.5, on_end=keep), ended
 
 
 def delta(text: str, reason: FinishReason | None = None) -> Delta:
@@ -58,6 +63,15 @@ async def test_every_ending(reason: FinishReason, event: str, status: str, detai
     other.add(delta("c", reason))
     plain = json.loads(await other.plain(USAGE).get_data())
     assert plain == final["response"] == ended[0]
+
+
+def test_what_is_not_kept_in_the_end_says_so() -> None:
+    for is_kept in (True, False):
+        shape, _ = new_shape(is_kept=is_kept)
+        opening = events_of_stream(shape.opening().decode())
+        data = shape.chunks(delta("a", FinishReason.STOP)) + shape.closing(USAGE)
+        assert opening[0]["response"]["store"] is True
+        assert events_of_stream(data.decode())[-1]["response"]["store"] is is_kept
 
 
 @pytest.mark.parametrize(

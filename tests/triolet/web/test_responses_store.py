@@ -26,8 +26,9 @@ class StoreMachine(RuleBasedStateMachine):
         stored = StoredResponse(owner, bytes(size), bytes(other_size))
         name = str(self.num_put)
         self.num_put += 1
-        self.store.put(name, stored)
-        if stored.num_bytes > MAX_BYTES:
+        is_kept = stored.num_bytes <= MAX_BYTES
+        assert self.store.put(name, stored) == is_kept
+        if not is_kept:
             return
         self.kept[name] = stored
         while len(self.kept) > MAX_RESPONSES or sum(s.num_bytes for s in self.kept.values()) > MAX_BYTES:
@@ -64,12 +65,12 @@ TestStore.settings = settings(max_examples=25, stateful_step_count=20, deadline=
 def test_a_store_of_nothing_is_off() -> None:
     for sizes in ((0, 100), (100, 0)):
         store = ResponseStore(*sizes)
-        store.put("1", StoredResponse("", b"", b""))
+        assert not store.put("1", StoredResponse("", b"", b""))
         assert store.is_off
         assert store.find("1", "") is None
 
 
 def test_what_could_not_be_sent_to_another_server_is_not_kept() -> None:
     store = ResponseStore(10, 10 * LARGEST_ENTRY)
-    store.put("1", StoredResponse("", bytes(LARGEST_ENTRY), b""))
+    assert not store.put("1", StoredResponse("", bytes(LARGEST_ENTRY), b""))
     assert len(store) == 0
