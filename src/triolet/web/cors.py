@@ -12,7 +12,7 @@ from triolet.web.middleware import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["Cors"]
 
-EXPOSED = b"X-Request-Id, Retry-After"
+EXPOSED = b"X-Request-Id, Request-Id, Retry-After"
 MAX_AGE_SECONDS = b"600"
 _HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{0,1000}")
 
@@ -52,7 +52,7 @@ async def _answer_preflight(wanted: bytes, shared: list[tuple[bytes, bytes]], se
     allowed = wanted if _HEADER_NAMES.fullmatch(wanted) else b"Authorization, Content-Type"
     headers = [
         *shared,
-        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
         (b"access-control-allow-headers", allowed),
         (b"access-control-max-age", MAX_AGE_SECONDS),
     ]
