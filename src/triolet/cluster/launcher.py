@@ -38,7 +38,8 @@ from triolet.statistics import FrontendStatistics
 
 __all__ = ["Launcher"]
 
-STATISTICS_TIMEOUT = 2.0
+ANSWER_SECONDS = 2.0
+"""How long an API server may take to answer another, besides what the other grants it."""
 FAILURE_SECONDS = 2.0
 """Seconds that API servers have to tell their callers that the engines are dead."""
 CLOSE_PATIENCE = 6.0
@@ -200,15 +201,23 @@ class Launcher:
         ranks = [report.rank for report in self._cluster.directory.reports]
         await restart_in_turn(ranks, partial(self._restart_rank, seconds=self._args.shutdown_timeout))
 
-    async def _call_peers(self, index: int, method: str, arguments: Sequence[Any]) -> list[Any]:
-        """The answers of all API servers but one."""
+    async def _call_peers(
+        self, index: int, method: str, arguments: Sequence[Any], seconds: float
+    ) -> list[Any]:
+        """The answers of all API servers but one, for which they have ``seconds`` and a little more.
+
+        None instead of the answer of one that fails.
+        """
         answers: list[Any] = []
 
         async def ask(server: ApiServerProcess) -> None:
+            answer = None
             try:
-                answers.append(await server.call(method, *arguments))
-            except (TrioletError, WireError) as exc:
-                logger.warning("%s: %s", method, exc)
+                with anyio.fail_after(seconds + ANSWER_SECONDS):
+                    answer = await server.call(method, *arguments)
+            except (TrioletError, WireError, TimeoutError) as exc:
+                logger.warning("%s: %s", method, str(exc) or "an API server does not answer")
+            answers.append(answer)
 
         async with anyio.create_task_group() as tasks:
             for peer in self._peers_of(index):
@@ -228,7 +237,7 @@ class Launcher:
 
     async def _ask(self, index: int) -> None:
         try:
-            with anyio.fail_after(STATISTICS_TIMEOUT):
+            with anyio.fail_after(ANSWER_SECONDS):
                 told = await self._servers[index].call("statistics")
         except (TrioletError, WireError, TimeoutError) as exc:
             logger.warning("API server %d tells no statistics: %s", index, exc)

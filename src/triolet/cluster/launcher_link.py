@@ -81,9 +81,12 @@ class LauncherLink:
         """
         return await self._calls.call(method, *arguments)
 
-    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of all other API servers, but for those that fail."""
-        return list(await self.call("call_peers", method, arguments))
+    async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
+        """The answers of all other API servers; None of one that fails.
+
+        They have ``seconds`` for what is asked, and a little more to answer.
+        """
+        return list(await self.call("call_peers", method, arguments, seconds))
 
     async def run(self, drain: Callable[[float, float], Coroutine[Any, Any, None]]) -> None:
         """Take what the launcher says; ``drain(seconds, lead_seconds)`` is what it orders in the end.

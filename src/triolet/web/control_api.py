@@ -76,7 +76,7 @@ def add_control_routes(
         require_serving(engine)
         names = None if body.request_ids == "all" else body.request_ids
         numbers = await do_everywhere(settings.peers, "abort_requests", abort_here, names)
-        return json_response({"status": "aborted", "num_aborted": sum(numbers)})
+        return json_response({"status": "aborted", "num_aborted": sum(number or 0 for number in numbers)})
 
     @blueprint.post("/restart_rank")
     async def restart_rank() -> Response:
@@ -100,7 +100,7 @@ def _add_drain_route(blueprint: Blueprint, engine: ServingEngine, settings: WebS
     async def drain() -> Response:
         """Take no new work from here on; wait up to ``wait`` seconds for what is under way."""
         seconds = (await _read_query("wait")).seconds("wait")
-        are_drained = await do_everywhere(settings.peers, "drain", drain_here, seconds)
+        are_drained = await do_everywhere(settings.peers, "drain", drain_here, seconds, seconds=seconds)
         return json_response({"status": "drained" if all(are_drained) else "draining"})
 
 

@@ -20,8 +20,8 @@ class Peers(Protocol):
         """From here on do this when one of them calls."""
         ...
 
-    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
-        """The answers of those that can be reached."""
+    async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
+        """The answers; None of one that does not answer. What is asked may take them ``seconds``."""
         ...
 
 
@@ -31,14 +31,14 @@ class NoPeers:
     def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         pass
 
-    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+    async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         return []
 
 
 async def do_everywhere(
-    peers: Peers, method: str, here: Callable[..., Awaitable[Any]], *arguments: Any
+    peers: Peers, method: str, here: Callable[..., Awaitable[Any]], *arguments: Any, seconds: float = 0.0
 ) -> list[Any]:
-    """Do something here and at all peers, side by side; all answers."""
+    """Do something that may take ``seconds`` here and at all peers, side by side; all answers."""
     results: list[Any] = []
 
     async def do_here() -> None:
@@ -46,5 +46,5 @@ async def do_everywhere(
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(do_here)
-        results += await peers.call_peers(method, *arguments)
+        results += await peers.call_peers(method, *arguments, seconds=seconds)
     return results

@@ -184,7 +184,29 @@ async def test_what_one_asks_of_the_others_is_done_there() -> None:
         servers[1].launcher.answer({"abort": abort})
         assert await servers[0].launcher.call_peers("abort", ["a", "b"]) == [2]
         assert done == [("aborted", ("a", "b"))]
-        assert await servers[0].launcher.call_peers("something else") == [], "the others do not know it"
+        assert await servers[0].launcher.call_peers("something else") == [None], "the others do not know it"
+        await send(signal.SIGTERM)
+
+
+async def test_one_that_hangs_holds_the_others_up_for_no_longer_than_what_was_asked_may_take(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("triolet.cluster.launcher.ANSWER_SECONDS", 0.05)
+    launch = Launch()
+    async with launch.running() as servers:
+        has_answered = anyio.Event()
+
+        async def wait(seconds: float) -> bool:
+            await anyio.sleep(seconds)
+            has_answered.set()
+            return True
+
+        servers[1].launcher.answer({"wait": wait})
+        with anyio.fail_after(5):
+            assert await servers[0].launcher.call_peers("wait", 60.0) == [None]
+            assert not has_answered.is_set()
+            assert await servers[0].launcher.call_peers("wait", 0.1, seconds=5.0) == [True]
+        assert "wait: an API server does not answer" in caplog.text
         await send(signal.SIGTERM)
 
 

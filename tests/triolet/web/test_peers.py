@@ -21,14 +21,16 @@ class FakePeers:
 
     def __init__(self, answer: Any) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.seconds: list[float] = []
         self.answers: dict[str, Callable[..., Awaitable[Any]]] = {}
         self._answer = answer
 
     def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self.answers.update(answers)
 
-    async def call_peers(self, method: str, *arguments: Any) -> list[Any]:
+    async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
         self.calls.append((method, *arguments))
+        self.seconds.append(seconds)
         return [self._answer]
 
 
@@ -57,5 +59,11 @@ async def test_aborts_and_drains_are_everybodys() -> None:
         drained = await client.post("/drain?wait=1", headers=ADMIN)
         assert await drained.get_json() == {"status": "drained"}
         assert peers.calls == [("abort_requests", ["x"]), ("abort_requests", None), ("drain", 1.0)]
+        assert peers.seconds == [0.0, 0.0, 1.0], "the others wait as long"
         assert await peers.answers["drain"](0.0) is True
+        peers._answer = None
+        drained = await client.post("/drain?wait=1", headers=ADMIN)
+        assert await drained.get_json() == {"status": "draining"}, "one does not answer"
+        answer = await client.post("/abort_requests", json={"request_ids": ["x"]}, headers=ADMIN)
+        assert await answer.get_json() == {"status": "aborted", "num_aborted": 0}
         engine.stop()
