@@ -78,6 +78,11 @@ class OpenRequests:
     def num_open(self) -> int:
         return self._num_open
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether all were ended."""
+        return self._is_closed
+
     async def wait_idle(self) -> None:
         """Wait until no request is being answered."""
         await self._is_idle.wait()

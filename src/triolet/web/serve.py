@@ -91,7 +91,8 @@ class Server:
         app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
         self._tracing = open_tracing(args)
         if self._tracing is not None:
-            app.asgi_app = self._tracing.around(app.asgi_app)  # type: ignore[assignment,method-assign,arg-type]
+            traced = self._tracing.around(app.asgi_app, lambda: self._requests.is_closed)  # type: ignore[arg-type]
+            app.asgi_app = traced  # type: ignore[assignment,method-assign]
         self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
         app.asgi_app = self._requests  # type: ignore[assignment,method-assign]
         self._app = app

@@ -55,8 +55,8 @@ class Tracing:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """ASGI middleware."""
+    def around(self, app: ASGIApp, has_ended_all: Callable[[], bool]) -> ASGIApp:
+        """ASGI middleware. ``has_ended_all``: the server has given up what was not finished."""
 
         async def traced(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -73,7 +73,7 @@ class Tracing:
             try:
                 await app(scope, receive, noting_send)
             finally:
-                self._tell(scope, status[0] if status else None, began)
+                self._tell(scope, status[0] if status else None, began, is_shutdown=has_ended_all())
 
         return traced
 
@@ -86,7 +86,7 @@ class Tracing:
         if closing.is_alive():
             logger.warning("the last traces could not be sent in time")
 
-    def _tell(self, scope: Scope, status: int | None, began: float) -> None:
+    def _tell(self, scope: Scope, status: int | None, began: float, *, is_shutdown: bool) -> None:
         found: RequestScope | None = scope.get(SCOPE_KEY)
         if found is None or found.generation is None:
             return
@@ -95,6 +95,8 @@ class Tracing:
         ended = self._clock()
         offset = self._wall_clock() - ended
         attributes = dict(_attributes(scope, found, found.generation, status, ended))
+        if (error := _error_type(found.generation, status, is_shutdown=is_shutdown)) is not None:
+            attributes["error.type"] = error
         span = self._tracer.start_span(
             f"{attributes['gen_ai.operation.name']} {attributes['gen_ai.request.model']}",
             context=_parent(scope),
@@ -106,7 +108,7 @@ class Tracing:
         for name, at in (("first step", timings.started), ("first token", timings.first_token)):
             if at is not None:
                 span.add_event(name, timestamp=_nanoseconds(at + offset))
-        if "error.type" in attributes:
+        if error is not None:
             span.set_status(Status(StatusCode.ERROR))
         span.end(_nanoseconds(ended + offset))
 
@@ -176,8 +178,6 @@ def _attributes(
         yield "http.response.status_code", status
     if found.request_id is not None:
         yield "triolet.request_id", found.request_id
-    if (error := _error_type(generation, status)) is not None:
-        yield "error.type", error
     yield from _latencies(generation.timings, ended)
 
 
@@ -192,11 +192,11 @@ def _request_attributes(params: SamplingParams | BeamSearchParams | None) -> Ite
             yield "gen_ai.request.seed", params.seed
 
 
-def _error_type(generation: Generation, status: int | None) -> str | None:
+def _error_type(generation: Generation, status: int | None, *, is_shutdown: bool) -> str | None:
     if generation.failure is not None:
         return type(generation.failure).__name__
     if not generation.is_finished:
-        return "client_disconnected"
+        return "shutdown" if is_shutdown else "client_disconnected"
     return str(status) if status is not None and status >= 500 else None
 
 

@@ -93,6 +93,34 @@ async def test_a_request_that_is_given_up_or_fails_is_an_error(
     assert left.parent is None
 
 
+async def test_what_a_shutdown_cuts_off_is_not_the_clients_doing(
+    anyio_backend_name: str, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "FLUSH_SECONDS", 0.1)
+    engine = FakeEngine(hold_at=2)
+    monkeypatch.setattr(engine, "abort_all", lambda reason: None)  # as where an engine hangs
+    async with serving(engine, anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(request_bytes("/v1/completions", {"prompt": SECRET, "stream": True}))
+        await engine.wait_held()
+        await running.server.drain()
+        await running.is_over.wait()
+    (span,) = exporter.get_finished_spans()
+    assert attributes_of(span)["error.type"] == "shutdown"
+
+
+async def test_an_answer_that_cannot_be_written_is_an_error(
+    anyio_backend_name: str, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("this is a mistake of ours")
+
+    monkeypatch.setattr("triolet.web.chat.ChatShape.plain", fail)
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        assert (await running.client.post("/v1/chat/completions", json=CHAT)).status_code == 500
+    (span,) = exporter.get_finished_spans()
+    assert attributes_of(span)["error.type"] == "500"
+
+
 class Receiver:
     """An OTLP receiver on this machine. ``is_stuck``: it takes what comes and never answers."""
 
