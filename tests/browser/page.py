@@ -23,7 +23,6 @@ __all__ = ["Browser", "Page", "open_browser"]
 Found = TypeVar("Found")
 Browser = webdriver.Chrome
 SECONDS = 15.0
-BLANK = "about:blank"
 
 
 def open_browser() -> Browser:
@@ -37,6 +36,8 @@ def open_browser() -> Browser:
     # Root has no sandbox, and containers have little shared memory.
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(argument)
+    # Pages that were left would otherwise stay, each in a process of its own.
+    options.add_argument("--disable-features=BackForwardCache,SpareRendererForSitePerProcess")
     # Nobody is there to say whether a key is to be kept, and the keys pressed would go to that question.
     options.add_experimental_option(
         "prefs", {"credentials_enable_service": False, "profile.password_manager_enabled": False}
@@ -51,15 +52,22 @@ class Page:
     def __init__(self, browser: Browser, url: str) -> None:
         self.browser = browser
         self.url = url
-        # Of the tab's storage nothing is there: every server has an origin of its own.
-        browser.execute_cdp_cmd(
-            "Storage.clearDataForOrigin", {"origin": url, "storageTypes": "local_storage"}
-        )
+        if self._is_here:
+            # An answer that is still under way must not be kept after that.
+            self.run("localStorage.clear(); sessionStorage.clear(); Storage.prototype.setItem = () => {}")
         self.open()
 
+    @property
+    def _is_here(self) -> bool:
+        return self.browser.current_url.startswith(f"{self.url}/")
+
     def open(self, place: str = "") -> None:
-        self.browser.get(BLANK)  # or another fragment of the same page would not load it again
-        self.browser.get(f"{self.url}/{place}")
+        """Load the page anew, in the process that it has already."""
+        if self._is_here:
+            self.run("history.replaceState(null, '', arguments[0])", f"/{place}")
+            self.browser.refresh()
+        else:
+            self.browser.get(f"{self.url}/{place}")
         self.wait(lambda: self.text("engine-state") != "connecting")
 
     # ---- reading
@@ -124,6 +132,13 @@ class Page:
         return [str(entry) for entry in entries if entry["source"] != "network"]
 
     # ---- doing
+
+    def read_again(self) -> None:
+        """Do not wait for the next reading of the server; afterwards it is shown."""
+        count = "return performance.getEntriesByName(new URL('health', document.baseURI)).length"
+        num_before = self.run(count)
+        self.run("dispatchEvent(new Event('hashchange'))")
+        self.wait(lambda: self.run(count) > num_before)
 
     def press(self, *keys: str) -> None:
         """Keys at once, the last one let go first."""

@@ -56,9 +56,13 @@ def test_stopping_ends_the_request_in_the_engine(page: Page, engine: ToldEngine,
     engine.wait_for(num_open=0)
     assert len(engine.aborted) == 1
     page.wait(lambda: not page.is_answering)
-    if how != "another conversation":
-        assert page.messages[-1] == ("Model", "Hello")
-        assert page.find(".message.assistant .summary").text.endswith("stopped")
+    if how == "another conversation":
+        page.click("Hi", within="#conversation-list")
+    assert page.messages[-1] == ("Model", "Hello")
+    assert page.find(".message.assistant .summary").text.endswith("stopped")
+    engine.let_go()
+    page.ask_and_wait("Go on")
+    assert [message["content"] for message in asked(engine)] == ["Hi", "Hello", "Go on"]
 
 
 def test_settings_reach_the_engine(page: Page, engine: ToldEngine) -> None:
@@ -207,6 +211,16 @@ def test_what_is_refused_says_why(page: Page, engine: ToldEngine) -> None:
     page.click("Back to defaults")
     page.click("Regenerate")
     page.wait(lambda: page.messages[-1] == ("Model", "Hello, wörld 🙂 and more"))
+
+
+def test_a_server_that_is_started_anew_may_have_another_model(
+    page: Page, engine: ToldEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert page.run("return document.getElementById('model').value") == "fake/model"
+    monkeypatch.setattr(engine, "model_names", ("another/model",))
+    page.read_again()
+    assert page.run("return document.getElementById('model').value") == "another/model"
+    assert page.ask_and_wait("Hi") == "Hello, wörld 🙂 and more"
 
 
 def test_a_failure_in_the_middle_keeps_what_there_was(page: Page, engine: ToldEngine) -> None:

@@ -67,23 +67,11 @@ def shown(seconds: float) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def read_again(page: Page) -> None:
-    """Do not wait for the next reading; afterwards it is shown."""
-    num_before = page.run("return performance.getEntriesByName(new URL('health', document.baseURI)).length")
-    page.run("dispatchEvent(new Event('hashchange'))")
-    page.wait(
-        lambda: (
-            page.run("return performance.getEntriesByName(new URL('health', document.baseURI)).length")
-            > num_before
-        )
-    )
-
-
 def test_numbers_are_those_of_the_metrics(page: Page, engine: ToldEngine) -> None:
     engine.told = statistics(rank(0), rank(1, num_waiting=0))
     page.open("#engine")
     page.wait(lambda: page.text("number-running") != "0")
-    read_again(page)
+    page.read_again()
     metrics = httpx.get(f"{engine.url}/metrics").text
     totals: dict[str, float] = {}
     for family in text_string_to_metric_families(metrics):
@@ -151,6 +139,18 @@ def test_the_state_of_the_engine_and_its_cause_are_always_in_sight(page: Page, e
     page.wait(lambda: page.text("engine-detail") == "loading weights, 2 s")
     assert page.text("engine-state") == "starting"
     engine.state = EngineState.READY
+    page.wait(lambda: page.text("engine-state") == "ready")
+
+
+def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_read(page: Page) -> None:
+    page.open("#engine")
+    page.run(
+        "const ask = fetch; window.fetch = async (url, ...others) => {"
+        " if (!String(url).endsWith('health')) return ask(url, ...others);"
+        " window.fetch = ask; return new Response('<p>A proxy has this to say.'); }"
+    )
+    page.wait(lambda: page.text("engine-state") == "in trouble")
+    assert page.text("engine-detail") == "What the server answers cannot be read."
     page.wait(lambda: page.text("engine-state") == "ready")
 
 

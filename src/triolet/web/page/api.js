@@ -15,18 +15,10 @@ export class ApiError extends Error {
   }
 }
 
-export async function getJson(path) {
-  return (await call(new URL(path, BASE))).json();
-}
-
-export async function getText(path) {
-  return (await call(new URL(path, BASE))).text();
-}
-
+export const getJson = (path) => read(path, "json");
+export const getText = (path) => read(path, "text");
 // `/health` tells its state with 503, too.
-export async function getHealth() {
-  return (await call(new URL("health", BASE), { mayFail: true })).json();
-}
+export const getHealth = () => read("health", "json", { mayFail: true });
 
 // The chunks of an answer as they come. `body` is sent as it is. Raises ApiError, also in the middle.
 export async function* streamChat(body, signal) {
@@ -43,6 +35,15 @@ export async function* streamChat(body, signal) {
     yield chunk;
   }
   throw new ApiError("The connection was lost before the end of the answer.", 0);
+}
+
+async function read(path, how, options) {
+  const response = await call(new URL(path, BASE), options);
+  try {
+    return await response[how]();
+  } catch {
+    throw new ApiError("What the server answers cannot be read.", response.status);
+  }
 }
 
 async function call(url, { headers = {}, mayFail = false, ...options } = {}) {

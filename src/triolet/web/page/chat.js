@@ -98,8 +98,7 @@ export class Chat {
     this.log.scrollTop = this.log.scrollHeight;
   }
 
-  keep() {
-    const { conversation } = this;
+  keep(conversation = this.conversation) {
     if (!storage.keepConversation(conversation)) {
       this.tell("The browser has no room for this conversation: it is gone when the tab is closed.");
     }
@@ -200,13 +199,9 @@ export class Chat {
       this.settle();
       announce(`${answer.error ?? ""} ${answer.content.slice(0, ANNOUNCED_CHARACTERS)}`);
     }
-    this.keepAnswered(conversation);
+    // One that is no longer on the screen may have been forgotten meanwhile.
+    if (this.conversations.some((one) => one.id === conversation.id)) this.keep(conversation);
     this.showBusy();
-  }
-
-  keepAnswered(conversation) {
-    if (conversation === this.conversation) this.keep();
-    else if (this.conversations.some((one) => one.id === conversation.id)) storage.keepConversation(conversation);
   }
 
   async receive(answer, view, text) {

@@ -49,11 +49,14 @@ function installPanel(name, isOpenWhereWide) {
   button.addEventListener("click", () => show(panel.hidden));
 }
 
+// A server that is started anew may have others. A choice that is the same is left alone: it may be open.
 async function showModels() {
-  const { data } = await getJson("v1/models");
-  const chosen = byId("model").value;
-  byId("model").replaceChildren(...data.map(({ id }) => element("option", { value: id, textContent: id })));
-  if (data.some(({ id }) => id === chosen)) byId("model").value = chosen;
+  const names = (await getJson("v1/models")).data.map(({ id }) => id);
+  const select = byId("model");
+  const chosen = select.value;
+  if (names.join("\n") === [...select.options].map(({ value }) => value).join("\n")) return;
+  select.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+  if (names.includes(chosen)) select.value = chosen;
 }
 
 // Asks the server once, and says in the header how it is. For a key it asks once for each that is wrong.
@@ -62,7 +65,7 @@ function makeWatcher(live, keyDialog) {
   return async () => {
     const state = byId("engine-state");
     try {
-      if (!byId("model").value) await showModels();
+      await showModels();
       const health = await live.refresh();
       state.className = `state ${health.state}`;
       setText(state, health.state);
@@ -92,9 +95,12 @@ function start() {
   const turn = async () => {
     clearTimeout(timer);
     if (document.hidden) return;
-    await watch();
-    clearTimeout(timer);
-    timer = setTimeout(turn, 1000 * (isEngineShown() ? WATCHED_SECONDS : UNWATCHED_SECONDS));
+    try {
+      await watch();
+    } finally {
+      clearTimeout(timer);
+      timer = setTimeout(turn, 1000 * (isEngineShown() ? WATCHED_SECONDS : UNWATCHED_SECONDS));
+    }
   };
   document.addEventListener("visibilitychange", turn);
   window.addEventListener("hashchange", () => {
