@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from hypercorn.events import Closed, Event, Updated
+import anyio
+from hypercorn.events import Event, Updated
 
 __all__ = ["NUM_SPARE", "Connections", "connection_limit", "counted"]
 
@@ -92,27 +92,36 @@ class Connections(Generic[T]):
 def counted(server: type[Any]) -> type[Any]:
     """A worker's class of connections whose members count themselves in ``config.connections``.
 
-    Those of other servers in this process, whose configuration has no such thing, are left as they are.
+    They do so from before the worker's first word to them until their socket is closed. Those of other
+    servers in this process, whose configuration has no such thing, are left as they are.
     """
 
     class CountedServer(server):  # type: ignore[misc]
-        async def _read_data(self) -> None:
+        _is_spare = False
+
+        async def run(self) -> None:
             connections: Connections[Any] | None = getattr(self.config, "connections", None)
             if connections is None:
-                await super()._read_data()
+                await super().run()
                 return
+            self._lifetime = anyio.CancelScope()
             going = connections.enter(self)
             if going is self:
-                await self.protocol.handle(Closed())
+                await self._close()
                 return
+            if going is not None:
+                going._lifetime.cancel()
+            self._is_spare = connections.is_crowded
             try:
-                if going is not None:
-                    self._task_group.spawn(_close, going)
-                if connections.is_crowded:
-                    self.protocol.protocol.take_probes_only()
-                await super()._read_data()
+                with self._lifetime:
+                    await super().run()
             finally:
                 connections.leave(self)
+
+        async def _read_data(self) -> None:
+            if self._is_spare:
+                self.protocol.protocol.take_probes_only()
+            await super()._read_data()
 
         def protocol_send(self, event: Event) -> Any:
             if type(event) is Updated and hasattr(self.config, "connections"):
@@ -120,8 +129,3 @@ def counted(server: type[Any]) -> type[Any]:
             return super().protocol_send(event)
 
     return CountedServer
-
-
-async def _close(connection: Any) -> None:
-    with suppress(OSError):
-        await connection._initiate_server_close()

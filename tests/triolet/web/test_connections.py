@@ -8,11 +8,13 @@ import logging
 import resource
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import anyio
 import hypercorn.asyncio.tcp_server
 import hypercorn.trio.tcp_server
 import pytest
+import trustme
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
 
@@ -99,6 +101,22 @@ async def test_idle_connections_make_room(anyio_backend_name: str) -> None:
             assert await read_to_end(stream) == b""
         await streams[-1].send(LIVE)
         await read_until(streams[-1], b"live")
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_those_that_never_agree_on_tls_make_room_at_once(
+    anyio_backend_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = tmp_path / "pair.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    async with (
+        serving(FakeEngine(), anyio_backend_name, ssl_certfile=certificate) as running,
+        AsyncExitStack() as stack,
+    ):
+        silent = [await stack.enter_async_context(await running.connect()) for _ in range(2 * LIMIT)]
+        for stream in silent[:LIMIT]:
+            assert await read_to_end(stream, seconds=2) == b""
+        assert (await running.client.get("/live")).status_code == 200
 
 
 async def test_busy_ones_are_left_alone_and_probes_are_answered(anyio_backend_name: str) -> None:
