@@ -136,6 +136,7 @@ def _address(text: str | None) -> Address | None:
 async def _close(desk: Desk, client: Router, seconds: float) -> None:
     """Let clients finish, then end their requests and, where it has any, the engines."""
     desk.is_closed = True
+    client.end_within(seconds)
     with anyio.move_on_after(seconds):
         await desk.wait_idle()
     if desk.is_serving:

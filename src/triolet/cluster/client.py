@@ -26,7 +26,7 @@ from triolet.request import Request, TokenOutput
 from triolet.runtime.shard_place import ShardPlace
 from triolet.statistics import FrontendStatistics, RankState, RankStatistics
 
-__all__ = ["ClientFactory", "EngineClient", "FrontEndPeer", "RankRestarter", "open_client"]
+__all__ = ["ClientFactory", "EngineClient", "FrontEndPeer", "RankRestarter", "TimedClient", "open_client"]
 
 
 class EngineClient(Protocol):
@@ -134,6 +134,15 @@ class RankRestarter(Protocol):
         Return when the new one serves. Raises ConflictError where there is none to replace, EngineDeadError
         where none comes.
         """
+        ...
+
+
+@runtime_checkable
+class TimedClient(Protocol):
+    """A client whose engines, in processes of their own, see by themselves to it that requests end in time."""
+
+    def end_within(self, seconds: float) -> None:
+        """Have all requests of this client end within ``seconds``, whatever becomes of this process."""
         ...
 
 

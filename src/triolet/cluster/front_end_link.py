@@ -20,7 +20,7 @@ from triolet.cluster.frames import WireError
 from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, dial
 from triolet.cluster.link import Link, LinkClosedError
-from triolet.cluster.messages import Abort, Add, Call, Ready, Start
+from triolet.cluster.messages import Abort, Add, Call, Drain, Ready, Start
 from triolet.cluster.rank_calls import result_of
 from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
@@ -35,6 +35,8 @@ DIAL_SECONDS = 60.0
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
 FLUSH_SECONDS = 1.0
+DRAIN_MARGIN_SECONDS = 1.0
+"""A front end that is told to end has so much longer than its requests, to end them in its own words."""
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -138,6 +140,8 @@ class FrontEndLinks:
                         self._requests.add(front_end, request)
                     case Abort(request_ids):
                         self._requests.abort(front_end, request_ids)
+                    case Drain(seconds):
+                        task_group.start_soon(self._leave_after, seconds + DRAIN_MARGIN_SECONDS, front_end)
                     case Call(call_id, method, arguments):
                         task_group.start_soon(self._answer, link, call_id, self._begin(method, arguments))
                     case message:
@@ -147,6 +151,11 @@ class FrontEndLinks:
         except WireError as exc:
             logger.warning("%s: %s", link.name, exc)
             link.close(str(exc))
+
+    async def _leave_after(self, seconds: float, front_end: FrontEndRequests) -> None:
+        """Compute nothing more for a front end from then on, should it not have said so itself by then."""
+        await anyio.sleep(seconds)
+        self._requests.leave(front_end)
 
     def _begin(self, method: str, arguments: tuple[Any, ...]) -> Awaitable[Any]:
         """Do what a front end calls for; what is returned waits for its outcome."""

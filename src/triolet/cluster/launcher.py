@@ -148,13 +148,12 @@ class Launcher:
         )
 
     async def _drain(self, signal_name: str) -> None:
-        """Leave in phases, all of them before one point in time."""
+        """Leave in phases; the engines keep the time of the API servers, and have nothing to do after it."""
         self._is_leaving = True
-        deadline = anyio.current_time() + self._args.drain_lead_time + self._args.shutdown_timeout
         logger.info("draining: the API servers answer what is under way")
         await self._drain_servers(self._args.shutdown_timeout, lead_seconds=self._args.drain_lead_time)
         logger.info("draining: the engines end")
-        await self._cluster.stop(max(0.0, deadline - anyio.current_time()))
+        await self._cluster.stop(0)
         self._is_done.set()
 
     async def _drain_servers(self, seconds: float, *, lead_seconds: float) -> None:

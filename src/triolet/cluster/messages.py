@@ -134,6 +134,7 @@ class Topology:
 class Drain:
     """Finish within so many seconds, abort what is left then, and end with exit code 0.
 
+    From a front end to a rank: end what is left of its requests then; the rank goes on for others.
     ``lead_seconds`` before that an API server says that it is not ready, and still takes requests.
     """
 

@@ -23,7 +23,7 @@ from triolet.cluster.control_owner import ControlOwner
 from triolet.cluster.control_state import Order
 from triolet.cluster.dispatcher import Dispatcher
 from triolet.cluster.frames import WireError
-from triolet.cluster.messages import Message, Outputs, RankReport, Ready, Result
+from triolet.cluster.messages import Drain, Message, Outputs, RankReport, Ready, Result
 from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers
 from triolet.cluster.rank_link import RankLink
 from triolet.core.control import PauseMode, SleepPart
@@ -75,6 +75,7 @@ class Router:
         self._changed = Wakeup()
         self._attached = anyio.Event()
         self._sleeps_until = 0.0
+        self._end: float | None = None
 
     # ------------------------------------------------------------------ what it is
 
@@ -139,6 +140,13 @@ class Router:
         self._dispatcher.abort_all(anyio.current_time())
         self._output_arrived.set()
 
+    def end_within(self, seconds: float) -> None:
+        """See :class:`~triolet.cluster.client.TimedClient`; ranks that are taken in later are told as well."""
+        self._end = anyio.current_time() + seconds
+        for rank in self._ranks:
+            if rank.link is not None:
+                rank.link.post(Drain(seconds))
+
     def update(self, reports: Iterable[RankReport]) -> None:
         """News of ranks, each whole; those of other ranks are ignored."""
         self._dispatcher.update(reports, anyio.current_time())
@@ -185,6 +193,8 @@ class Router:
         except TrioletError as exc:
             link.close(f"cannot be paused or put to sleep as the others are: {exc}")
             return
+        if self._end is not None:
+            link.post(Drain(max(0.0, self._end - anyio.current_time())))
         self._calls[ready.rank] = calls
         self._first = self._first or ready
         self._dispatcher.attach(link, ready, anyio.current_time())

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import partial
 
-from triolet.cluster.client import EngineClient, RankRestarter
+from triolet.cluster.client import EngineClient, RankRestarter, TimedClient
 from triolet.cluster.restart_turn import restart_in_turn
 from triolet.core.control import PauseMode, SleepPart
 from triolet.errors import ConflictError, InvalidRequestError
@@ -43,6 +43,15 @@ class EngineControl(ABC):
         """End the requests of these ids with what they have; ids that have ended are ignored."""
         ids = {request_ids} if isinstance(request_ids, str) else set(request_ids)
         self._serving()[1].abort_ids(ids)
+
+    def end_within(self, seconds: float) -> None:
+        """Have engines in processes of their own end all that they do for this one ``seconds`` from now.
+
+        They do so a little later than they are told to, should this process not have done it itself by then.
+        """
+        client, _ = self._serving()
+        if isinstance(client, TimedClient):
+            client.end_within(seconds)
 
     async def pause(self, mode: PauseMode = "abort", *, clear_cache: bool = True) -> None:
         """Compute nothing more, and return when nothing is. New requests are accepted and wait.

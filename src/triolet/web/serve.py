@@ -22,6 +22,7 @@ from triolet.args import ServeArgs
 from triolet.cluster.reception import check_ports
 from triolet.core.signals import SignalOrders
 from triolet.errors import UsageError
+from triolet.statistics import EngineState
 from triolet.web.app import create_app
 from triolet.web.auth import key_option
 from triolet.web.console import write_line
@@ -147,7 +148,10 @@ class Server:
         await anyio.sleep(self._args.drain_lead_time if lead_seconds is None else lead_seconds)
         self._engine.begin_drain()
         logger.info("draining: no new work; requests under way: %d", self._requests.num_open)
-        with anyio.move_on_after(self._args.shutdown_timeout if seconds is None else seconds):
+        seconds = self._args.shutdown_timeout if seconds is None else seconds
+        if self._engine.state is EngineState.DRAINING:  # else it has no requests
+            self._engine.end_within(seconds)
+        with anyio.move_on_after(seconds):
             await self._engine.wait_idle()
         self._engine.abort_all("the server is shutting down")
         await self._close()

@@ -14,6 +14,7 @@ from tests.triolet.cluster.fake_rank import FakeRankClient, make_request
 from tests.triolet.cluster.front_ends import SECRET, TestFrontEnd
 
 from triolet.args import EngineArgs
+from triolet.cluster import front_end_link
 from triolet.cluster.codec import from_plain, to_plain
 from triolet.cluster.control_state import ControlState, Order
 from triolet.cluster.frames import WireError
@@ -256,6 +257,23 @@ async def test_a_drain_that_takes_too_long_ends_what_has_begun() -> None:
         assert front_end.reason(1) is FinishReason.ERROR
         assert "rank 3: it was told to end" in str(front_end.outputs(1)[-1].error)
         assert front_end.outputs(2) == []
+
+
+async def test_what_a_front_end_has_ends_in_the_time_that_it_gave_though_it_says_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front_end_link, "DRAIN_MARGIN_SECONDS", 0.1)
+    async with cluster(2) as (parent, [hangs, other]):
+        for front_end in (hangs, other):
+            front_end.add(make_request(1, max_tokens=10**6), rank=3)
+            await front_end.wait_until(lambda front_end=front_end: len(front_end.tokens(1)) > 0)  # type: ignore[misc]
+        hangs.links[3].post(Drain(0.1))
+        await parent.wait_for(Beat, lambda beat: beat.load.num_running == 2)
+        del parent.messages[:]
+        await parent.wait_for(Beat, lambda beat: beat.load.num_running == 1)
+        num_tokens = len(other.tokens(1))
+        await other.wait_until(lambda: len(other.tokens(1)) > num_tokens + 5)
+        assert not parent.has_ended.is_set()
 
 
 @pytest.mark.parametrize("load_seconds", [0.0, 1000.0])

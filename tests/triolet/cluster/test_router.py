@@ -15,7 +15,7 @@ from tests.triolet.cluster.ranks import FakeLink, ask, ready, report, router_arg
 from triolet.cluster.client import EngineClient
 from triolet.cluster.codec import from_plain, to_plain
 from triolet.cluster.control_state import ControlState, Order
-from triolet.cluster.messages import Abort, Call, Outputs, RemoteError, Result
+from triolet.cluster.messages import Abort, Call, Drain, Outputs, RemoteError, Result
 from triolet.cluster.router import Router
 from triolet.errors import ConflictError, ModelLoadError, OverloadedError
 from triolet.request import FinishReason
@@ -162,6 +162,15 @@ async def test_a_rank_that_is_not_like_the_others_is_not_taken_in() -> None:
         assert cluster.router.rank_states == (RankState.READY, RankState.READY)
         link = await cluster.join(7)
         assert link.closed_reason is not None
+
+
+async def test_ranks_keep_the_time_that_requests_have_by_themselves() -> None:
+    async with served() as cluster:
+        cluster.router.end_within(30.0)
+        assert [cluster.links[rank].take(Drain) for rank in (0, 1)] == [[Drain(30.0)]] * 2
+        await cluster.lose(0)
+        (told,) = (await cluster.join(0, generation=1)).take(Drain)
+        assert 29.0 < told.seconds < 30.0, "what is left of it"
 
 
 async def test_a_rank_that_talks_nonsense_is_lost() -> None:

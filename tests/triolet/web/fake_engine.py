@@ -337,6 +337,9 @@ class FakeEngine(FakeControl):
     def begin_drain(self) -> None:
         self.state = EngineState.DRAINING
 
+    def end_within(self, seconds: float) -> None:
+        self.seconds_to_end = seconds
+
     async def wait_idle(self) -> None:
         await self._until(lambda: self.num_open == 0)
 

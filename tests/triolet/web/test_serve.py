@@ -42,6 +42,7 @@ async def test_draining_lets_what_is_under_way_finish(anyio_backend_name: str, i
         assert refused.status_code == 503
         assert refused.headers["Retry-After"]
         assert refused.headers["Connection"] == "close"
+        assert engine.seconds_to_end == 30.0, "the engine keeps the time as well"
         engine.release()
     assert answers[0].status_code == 200
     assert "stop" in answers[0].text
