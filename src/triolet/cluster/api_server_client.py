@@ -69,10 +69,9 @@ class ApiServerClient(Router):
         try:
             async with anyio.create_task_group() as tasks:
                 self.adopt(self._launcher.order)
-                self._launcher.follow(self.update, self._on_phase, self.follow, self._wait_rank)
+                self._launcher.follow(self.update, self._on_phase, self.follow, self.wait_back)
                 await tasks.start(self._reception.run)
-                await tasks.start(super().run)
-                await self.wait_serving(self._local_ranks)
+                await tasks.start(super().run, self._local_ranks)
                 task_status.started()
         except BaseExceptionGroup as group:
             error = single_error(group)
@@ -100,6 +99,3 @@ class ApiServerClient(Router):
             self._peers = tuple(from_plain(FrontendStatistics, one) for one in told)
         except (TrioletError, WireError, TimeoutError) as exc:
             logger.warning("the other API servers tell no statistics: %s", exc)
-
-    async def _wait_rank(self, rank: int) -> None:
-        await self.wait_serving([rank])

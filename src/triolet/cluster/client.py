@@ -139,7 +139,7 @@ class RankRestarter(Protocol):
 
 @runtime_checkable
 class TimedClient(Protocol):
-    """A client whose engines, in processes of their own, see by themselves to it that requests end in time."""
+    """A client whose engines, in processes of their own, end requests in time by themselves."""
 
     def end_within(self, seconds: float) -> None:
         """Have all requests of this client end within ``seconds``, whatever becomes of this process."""

@@ -68,8 +68,7 @@ class ClusterClient(Router):
                 await tasks.start(self._reception.run)
                 self._cluster.directory.subscribe(self.update)
                 await tasks.start(self._cluster.run)
-                await tasks.start(super().run)
-                await self.wait_serving(self._cluster.local_ranks)
+                await tasks.start(super().run, self._cluster.local_ranks)
                 task_status.started()
         except BaseExceptionGroup as group:
             error = single_error(group)
@@ -87,7 +86,7 @@ class ClusterClient(Router):
         where none comes.
         """
         await self._cluster.restart(rank, seconds)
-        await self.wait_serving([rank])
+        await self.wait_back(rank)
 
 
 def open_cluster_client(

@@ -49,7 +49,8 @@ logger = logging.getLogger("triolet.cluster")
 class RankProcess:
     """Starts a process and follows it. ``on_change`` is called whenever there is news of it.
 
-    ``state``, ``load`` and ``phase`` are what was heard last, ``cause`` why it is no longer ready.
+    ``state``, ``load`` and ``phase`` are what was heard last, ``cause`` why it is no longer ready,
+    ``max_model_len`` the context in tokens that it was ready with.
     ``stall_timeout``: seconds without an ended step, or without a word, after which it counts as hanging;
     ``load_timeout``: seconds in one phase of loading.
     """
@@ -69,6 +70,7 @@ class RankProcess:
         self.load: RankLoad | None = None
         self.phase: str | None = None
         self.cause: str | None = None
+        self.max_model_len: int | None = None
         self._start = start
         self._spec = spec
         self._starter = starter
@@ -167,7 +169,8 @@ class RankProcess:
             case Beat(load):
                 self.load = load
                 self._on_change()
-            case Ready():
+            case Ready(max_model_len=max_model_len):
+                self.max_model_len = max_model_len
                 if self.state is RankState.STARTING:
                     logger.info("%s is ready", self._spec.name)
                     self.phase = None

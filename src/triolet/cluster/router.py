@@ -28,7 +28,7 @@ from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers
 from triolet.cluster.rank_link import RankLink
 from triolet.core.control import PauseMode, SleepPart
 from triolet.core.loop import Wakeup
-from triolet.errors import TrioletError
+from triolet.errors import EngineDeadError, TrioletError
 from triolet.request import Request, TokenOutput
 from triolet.statistics import RankState, RankStatistics
 
@@ -70,10 +70,10 @@ class Router:
         self._order = Order()
         self._calls: dict[int, RankCalls] = {}
         self._first: Ready | None = None
-        self._is_stopped = False
+        self._is_started = self._is_stopped = False
         self._output_arrived = Wakeup()
         self._changed = Wakeup()
-        self._attached = anyio.Event()
+        self._news = anyio.Event()
         self._sleeps_until = 0.0
         self._end: float | None = None
 
@@ -110,12 +110,19 @@ class Router:
 
     # ------------------------------------------------------------------ life
 
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Report started when the first rank serves; keep time until cancelled."""
+    async def run(
+        self, first_ranks: Iterable[int] = (), *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Report started when a rank serves, and all of ``first_ranks`` do; keep time until cancelled.
+
+        The context is the shortest of those that serve by then; no later rank may have a shorter one.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._owner.run)
             while self._first is None:
                 await self._changed.wait()
+            await self._wait_serving(first_ranks)
+            self._is_started = True
             task_status.started()
             await self._keep_time()
 
@@ -128,11 +135,21 @@ class Router:
             self._dispatcher.expire(anyio.current_time())
             self._hand_on()
 
-    async def wait_serving(self, ranks: Iterable[int]) -> None:
-        """Return once each of ``ranks`` can be given requests, or could before."""
+    async def _wait_serving(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             while rank not in self._calls:
-                await self._attached.wait()
+                await self._news.wait()
+
+    async def wait_back(self, rank: int) -> None:
+        """Return once a rank whose process is new can be given requests.
+
+        Raises EngineDeadError where the rank has left or died for good before that.
+        """
+        while rank not in self._calls:
+            state = self._dispatcher.ranks[rank].state
+            if state in (RankState.LEFT, RankState.DEAD):
+                raise EngineDeadError(f"engine {rank} did not come back: it is {state}")
+            await self._news.wait()
 
     async def stop(self) -> None:
         """Take all requests from their ranks; :meth:`get_outputs` gives what has come, and then nothing."""
@@ -141,7 +158,7 @@ class Router:
         self._output_arrived.set()
 
     def end_within(self, seconds: float) -> None:
-        """See :class:`~triolet.cluster.client.TimedClient`; ranks that are taken in later are told as well."""
+        """See :class:`~triolet.cluster.client.TimedClient`; ranks that come later are told as well."""
         self._end = anyio.current_time() + seconds
         for rank in self._ranks:
             if rank.link is not None:
@@ -150,7 +167,7 @@ class Router:
     def update(self, reports: Iterable[RankReport]) -> None:
         """News of ranks, each whole; those of other ranks are ignored."""
         self._dispatcher.update(reports, anyio.current_time())
-        self._hand_on()
+        self._note_news()
 
     async def serve_rank(self, link: MessageLink, ready: Ready) -> None:
         """Serve requests over a rank's link until it is lost; ``ready`` came over it first.
@@ -180,7 +197,7 @@ class Router:
         first = self._first or ready
         if ready.vocab_size != first.vocab_size:
             return f"its vocabulary has {ready.vocab_size} tokens, that of the others {first.vocab_size}"
-        if ready.max_model_len < first.max_model_len:
+        if self._is_started and ready.max_model_len < first.max_model_len:
             return f"its context has {ready.max_model_len} tokens, that of the others {first.max_model_len}"
         return None
 
@@ -196,12 +213,11 @@ class Router:
         if self._end is not None:
             link.post(Drain(max(0.0, self._end - anyio.current_time())))
         self._calls[ready.rank] = calls
-        self._first = self._first or ready
+        if self._first is None or ready.max_model_len < self._first.max_model_len:
+            self._first = ready
         self._dispatcher.attach(link, ready, anyio.current_time())
         self._changed.set()
-        self._attached.set()
-        self._attached = anyio.Event()
-        self._hand_on()
+        self._note_news()
 
     async def _bring_into_line(self, calls: RankCalls) -> None:
         told = Order()
@@ -232,6 +248,12 @@ class Router:
         finally:
             self._dispatcher.detach(rank, link, reason, anyio.current_time())
             self._hand_on()
+
+    def _note_news(self) -> None:
+        """A rank has come, or there is news of one."""
+        self._news.set()
+        self._news = anyio.Event()
+        self._hand_on()
 
     def _hand_on(self) -> None:
         """Wake whoever waits for outputs, and the time-keeper if there is something for it earlier."""

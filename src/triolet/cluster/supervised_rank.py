@@ -44,9 +44,10 @@ class RankLaunch:
     restart_budget: int
     first_generation: int = 0
 
-    def start(self, generation: int) -> Start:
-        """What the process of that generation is told."""
-        return Start("engine", self.args, self.rank, generation, self.secret, self.extra)
+    def start(self, generation: int, max_model_len: int | None) -> Start:
+        """What the process of that generation is told. ``max_model_len``: the context that it must have."""
+        args = self.args if max_model_len is None else self.args | {"max_model_len": max_model_len}
+        return Start("engine", args, self.rank, generation, self.secret, self.extra)
 
 
 class SupervisedRank:
@@ -63,6 +64,7 @@ class SupervisedRank:
         self._generation = launch.first_generation
         self._num_restarts = 0
         self._cause: str | None = None
+        self._max_model_len: int | None = None
         self._was_ready = False
         self._is_stopping = False
         self._changed = anyio.Event()
@@ -167,7 +169,7 @@ class SupervisedRank:
     def _next_process(self) -> RankProcess:
         launch = self._launch
         return RankProcess(
-            launch.start(self._generation),
+            launch.start(self._generation, self._max_model_len),
             ProcessSpec(name=self.name, role=launch.role, environment=launch.environment),
             self._starter,
             front_ends=self._front_ends,
@@ -185,6 +187,7 @@ class SupervisedRank:
         if self._process.state is RankState.READY:
             self._was_ready = True
             self._cause = None
+            self._max_model_len = self._process.max_model_len  # front ends count on it from here on
         self._changed.set()
         self._changed = anyio.Event()
         self._on_report(self.report)

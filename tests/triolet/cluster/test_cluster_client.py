@@ -52,7 +52,7 @@ async def test_one_engine_of_several_dies_and_the_others_serve() -> None:
         running.add(1)
         assert await running.wait_ended(1) == [FinishReason.LENGTH]
         with anyio.fail_after(10):
-            await client.wait_serving([1])
+            await client.wait_back(1)
         assert client.rank_statistics()[1].num_restarts == 1
 
 

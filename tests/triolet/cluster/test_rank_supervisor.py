@@ -169,6 +169,13 @@ async def test_one_rank_is_replaced_without_counting_as_a_death() -> None:
     assert sorted(child.status or 0 for child in cluster.starter.children) == [-9, -9, 0]
 
 
+async def test_each_later_process_is_to_have_the_context_of_the_first() -> None:
+    cluster = Cluster()
+    async with cluster.running():
+        await cluster.supervisor.restart(0, 5.0)
+    assert [start.args["max_model_len"] for start in cluster.starts] == [None, 50]
+
+
 async def test_only_one_that_is_ready_is_replaced() -> None:
     cluster = Cluster()
     async with cluster.running():

@@ -164,6 +164,33 @@ async def test_a_rank_that_is_not_like_the_others_is_not_taken_in() -> None:
         assert link.closed_reason is not None
 
 
+async def test_the_context_is_the_shortest_of_those_that_it_started_with() -> None:
+    router = Router(router_args(), range(3))
+    async with anyio.create_task_group() as tasks:
+        cluster = Served(router, tasks)
+        tasks.start_soon(router.run, (0, 1))
+        await cluster.join(0, max_model_len=500)
+        assert (await cluster.join(1, max_model_len=400)).closed_reason is None
+        assert (await cluster.join(2, max_model_len=300)).closed_reason is not None, "it had started"
+        assert router.max_model_len == 400
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_rank_that_will_not_come_back_is_not_waited_for() -> None:
+    async with served() as cluster:
+        await cluster.lose(0)
+        cluster.router.update([report(0, RankState.DOWN)])
+        left = cluster.during(cluster.router.wait_back(0), told(cluster.router, RankState.LEFT))
+        assert str(await left) == "engine 0 did not come back: it is left"
+        await cluster.join(0, generation=1)
+        await cluster.router.wait_back(0)
+
+
+async def told(router: Router, state: RankState) -> None:
+    await anyio.wait_all_tasks_blocked()
+    router.update([report(0, state)])
+
+
 async def test_ranks_keep_the_time_that_requests_have_by_themselves() -> None:
     async with served() as cluster:
         cluster.router.end_within(30.0)
