@@ -33,6 +33,8 @@ __all__ = ["Dispatcher"]
 FIRST_BACKOFF, MAX_BACKOFF = 0.5, 30.0
 MAX_LOSSES = 3
 """Ranks that may be lost with a request: it ends with the last of them."""
+MAX_PROMPT_TOKENS = 8 << 20
+"""In the prompts of requests that belong together: 64 MiB on the way to a rank, for which others wait."""
 TIMEOUTS = ("queue_timeout", "first_token_timeout", "timeout")
 
 
@@ -71,6 +73,7 @@ class Dispatcher:
         Raises InvalidRequestError for what no rank can be given, OverloadedError when too many wait or no
         rank serves.
         """
+        self._check_length(requests)
         for request in requests:
             self._check(request)
         candidates = self._candidates(requests[0])
@@ -214,6 +217,15 @@ class Dispatcher:
             numbers = ", ".join(map(str, self.ranks))
             raise InvalidRequestError(
                 f"data_parallel_rank: must be one of {numbers}, got {rank}", param="data_parallel_rank"
+            )
+
+    def _check_length(self, requests: Sequence[Request]) -> None:
+        num_tokens = sum(len(request.prompt_token_ids) for request in requests)
+        if num_tokens > MAX_PROMPT_TOKENS:
+            raise InvalidRequestError(
+                f"n: the prompt, once for each of {len(requests)} answers, is {num_tokens} tokens, of which an "
+                f"engine in another process is given at most {MAX_PROMPT_TOKENS} at once; ask for fewer",
+                param="n",
             )
 
     def _not_serving(self, request: Request) -> OverloadedError:

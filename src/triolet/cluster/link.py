@@ -22,6 +22,10 @@ __all__ = ["Link", "LinkClosedError"]
 
 CHUNK = 256 << 10
 MAX_UNSENT = 64 << 20
+UNREAD_SECONDS = 10.0
+"""With more than that unsent, a side that takes nothing for as long counts as one that does not read."""
+PIECE = 1 << 20
+"""Bytes that are written at once, so that what is taken of very many is seen."""
 NUM_TICKS = 5
 """A liveness time-out is so many ticks: one that a stalled loop has slept through counts once."""
 
@@ -57,6 +61,7 @@ class Link:
         self._unsent: list[bytes] = []
         self._num_posted_bytes = 0
         self._num_written_bytes = 0
+        self._num_written_when_full, self._full_since = -1, 0.0
         self._has_unsent = anyio.Event()
         self._has_written = anyio.Event()
         self._is_mute = False
@@ -96,11 +101,20 @@ class Link:
             return
         frame = encode_frame(encode_message(message))
         self._num_posted_bytes += len(frame)
-        if self._num_posted_bytes - self._num_written_bytes > MAX_UNSENT:
+        if self._is_unread():
             self.close(f"the other side does not read: more than {MAX_UNSENT >> 20} MiB wait to be sent")
             return
         self._unsent.append(frame)
         self._has_unsent.set()
+
+    def _is_unread(self) -> bool:
+        """Whether too much is unsent, and nothing was written since that was seen, long ago."""
+        if self._num_posted_bytes - self._num_written_bytes <= MAX_UNSENT:
+            return False
+        now = anyio.current_time()
+        if self._num_written_bytes != self._num_written_when_full:
+            self._num_written_when_full, self._full_since = self._num_written_bytes, now
+        return now - self._full_since >= UNREAD_SECONDS
 
     async def send(self, message: Message) -> None:
         """Post, and return once it is written. Raises LinkClosedError, or WireError as :meth:`post` does.
@@ -189,11 +203,16 @@ class Link:
             data = b"".join(self._unsent)
             self._unsent.clear()
             try:
-                await self._stream.send(data)
+                await self._write_pieces(data)
             except BROKEN:
                 self._mute()
                 return
-            self._num_written_bytes += len(data)
+
+    async def _write_pieces(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE):
+            piece = data[start : start + PIECE]
+            await self._stream.send(piece)
+            self._num_written_bytes += len(piece)
             self._has_written.set()
             self._has_written = anyio.Event()
 

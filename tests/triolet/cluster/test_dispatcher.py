@@ -6,59 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.triolet.cluster.ranks import FakeLink, ask, ready, report, router_args, said
+from tests.triolet.cluster.dispatched import Cluster
+from tests.triolet.cluster.ranks import FakeLink, ask, said
 
-from triolet.cluster.dispatcher import Dispatcher
 from triolet.cluster.losses import SECONDS_FOR_CAUSE
 from triolet.cluster.messages import Abort
 from triolet.cluster.placement import REQUEST_COST
 from triolet.errors import InvalidRequestError, OverloadedError
-from triolet.request import FinishReason, LogitsAdjustments, Request, TokenOutput
+from triolet.request import FinishReason, LogitsAdjustments
 from triolet.statistics import RankState
 
 STOP, TIMEOUT = FinishReason.STOP, FinishReason.TIMEOUT
-
-
-class Cluster:
-    """A dispatcher over two ranks that can be reached, and their links."""
-
-    def __init__(self, *, ranks: range = range(2), has_peers: bool = False, **options: Any) -> None:
-        self.dispatcher = Dispatcher(router_args(**options), ranks, has_peers=has_peers)
-        self.links = {rank: FakeLink() for rank in ranks}
-        self.generations = dict.fromkeys(ranks, 0)
-        self.now = 0.0
-        for rank in ranks:
-            self.attach(rank)
-
-    def attach(self, rank: int) -> None:
-        self.dispatcher.attach(self.links[rank], ready(rank, self.generations[rank]), self.now)
-        self.dispatcher.check_integrity()
-
-    def add(self, *requests: Request) -> None:
-        self.dispatcher.add(requests, self.now)
-        self.dispatcher.check_integrity()
-
-    def say(self, rank: int, *outputs: TokenOutput) -> None:
-        self.dispatcher.receive(self.dispatcher.ranks[rank], self.links[rank], outputs, self.now)
-        self.dispatcher.check_integrity()
-
-    def lose(self, rank: int, reason: str = "closed by the other side") -> None:
-        self.dispatcher.detach(self.dispatcher.ranks[rank], self.links[rank], reason, self.now)
-        self.links[rank] = FakeLink()
-        self.generations[rank] += 1
-        self.dispatcher.check_integrity()
-
-    def tell(self, rank: int, state: RankState = RankState.READY, **fields: Any) -> None:
-        told = report(rank, state, **{"generation": self.generations[rank], **fields})
-        self.dispatcher.update([told], self.now)
-        self.dispatcher.check_integrity()
-
-    def added(self, rank: int) -> list[int]:
-        """Ids that were sent to a rank since the last time."""
-        return [request.request_id for request in self.links[rank].added()]
-
-    def outputs(self) -> list[TokenOutput]:
-        return self.dispatcher.take_outputs()
 
 
 def test_requests_are_shared_out_and_their_outputs_handed_on() -> None:

@@ -167,11 +167,25 @@ async def test_what_cannot_be_sent_leaves_the_link_open() -> None:
         assert await there.receive() == Phase("next")
 
 
+async def test_very_much_at_once_is_sent_to_whoever_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MAX_UNSENT", 1 << 20)
+    async with link_pair() as (here, there):
+        for _ in range(2):
+            for _ in range(30):
+                here.post(Phase("x" * 100_000))
+            for _ in range(30):
+                assert await there.receive() == Phase("x" * 100_000)
+
+
 async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MAX_UNSENT", 1 << 20)
+    monkeypatch.setattr(link_module, "UNREAD_SECONDS", 0.1)
     async with link_and_stream() as (link, _):
         for _ in range(12):
             link.post(Phase("x" * 100_000))
+        await anyio.sleep(0.1)
+        assert link.closed_reason is None, "it may have been read meanwhile"
+        link.post(Phase("x"))
         with pytest.raises(LinkClosedError, match="the other side does not read: more than 1 MiB"):
             await link.receive()
 
