@@ -50,13 +50,12 @@ class ApiServerClient(Router):
     ) -> None:
         shape = args.launch_shape()
         super().__init__(
-            args, shape.served_ranks, num_front_ends=shape.num_api_servers,
-            ask=partial(launcher.call, "control"),
+            args, shape.served_ranks, first_ranks=shape.local_ranks,
+            num_front_ends=shape.num_api_servers, ask=partial(launcher.call, "control"),
         )  # fmt: skip
         self._reception = Reception(
             self, place, transport, credentials, liveness_timeout=args.liveness_timeout
         )
-        self._local_ranks = shape.local_ranks
         self._launcher = launcher
         self._on_phase = on_phase
         self._peers: tuple[FrontendStatistics, ...] = (FrontendStatistics(),) * (shape.num_api_servers - 1)
@@ -71,7 +70,7 @@ class ApiServerClient(Router):
                 self.adopt(self._launcher.order)
                 self._launcher.follow(self.update, self._on_phase, self.follow, self.wait_back)
                 await tasks.start(self._reception.run)
-                await tasks.start(super().run, self._local_ranks)
+                await tasks.start(super().run)
                 task_status.started()
         except BaseExceptionGroup as group:
             error = single_error(group)

@@ -46,7 +46,7 @@ class ClusterClient(Router):
         first_generation: int = 0,
     ) -> None:
         shape = args.launch_shape()
-        super().__init__(args, shape.served_ranks)
+        super().__init__(args, shape.served_ranks, first_ranks=shape.local_ranks)
         (place,) = front_end_places(shape, credentials.random_bytes)
         self._reception = Reception(
             self, place, transport, credentials, liveness_timeout=args.liveness_timeout
@@ -68,7 +68,7 @@ class ClusterClient(Router):
                 await tasks.start(self._reception.run)
                 self._cluster.directory.subscribe(self.update)
                 await tasks.start(self._cluster.run)
-                await tasks.start(super().run, self._cluster.local_ranks)
+                await tasks.start(super().run)
                 task_status.started()
         except BaseExceptionGroup as group:
             error = single_error(group)

@@ -223,8 +223,8 @@ class Dispatcher:
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
         if num_tokens > MAX_PROMPT_TOKENS:
             raise InvalidRequestError(
-                f"n: the prompt, once for each of {len(requests)} answers, is {num_tokens} tokens, of which an "
-                f"engine in another process is given at most {MAX_PROMPT_TOKENS} at once; ask for fewer",
+                f"n: the prompt, once for each of {len(requests)} answers, is {num_tokens} tokens, of which "
+                f"an engine in another process is given at most {MAX_PROMPT_TOKENS} at once; ask for fewer",
                 param="n",
             )
 

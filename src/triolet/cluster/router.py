@@ -55,15 +55,22 @@ class MessageLink(Protocol):
 
 
 class Router:
-    """Serves requests on ``ranks``, numbered one after the other.
+    """Serves requests on ``ranks``, numbered one after the other, once all of ``first_ranks`` can be reached.
 
     ``num_front_ends``: how many serve requests on the same ranks, this one included. ``ask``: where it is
     decided whether ranks pause or sleep, if that is not here: what comes of it is told to :meth:`follow`.
     """
 
     def __init__(
-        self, args: EngineArgs, ranks: Sequence[int], *, num_front_ends: int = 1, ask: Ask | None = None
+        self,
+        args: EngineArgs,
+        ranks: Sequence[int],
+        *,
+        first_ranks: Sequence[int] = (),
+        num_front_ends: int = 1,
+        ask: Ask | None = None,
     ) -> None:
+        self._first_ranks = first_ranks
         self._dispatcher = Dispatcher(args, ranks, has_peers=num_front_ends > 1)
         self._owner = ControlOwner([self.follow])
         self._ask = ask or self._owner.ask
@@ -110,9 +117,7 @@ class Router:
 
     # ------------------------------------------------------------------ life
 
-    async def run(
-        self, first_ranks: Iterable[int] = (), *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report started when a rank serves, and all of ``first_ranks`` do; keep time until cancelled.
 
         The context is the shortest of those that serve by then; no later rank may have a shorter one.
@@ -121,7 +126,7 @@ class Router:
             tasks.start_soon(self._owner.run)
             while self._first is None:
                 await self._changed.wait()
-            await self._wait_serving(first_ranks)
+            await self._wait_first()
             self._is_started = True
             task_status.started()
             await self._keep_time()
@@ -135,8 +140,8 @@ class Router:
             self._dispatcher.expire(anyio.current_time())
             self._hand_on()
 
-    async def _wait_serving(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
+    async def _wait_first(self) -> None:
+        for rank in self._first_ranks:
             while rank not in self._calls:
                 await self._news.wait()
 

@@ -165,10 +165,10 @@ async def test_a_rank_that_is_not_like_the_others_is_not_taken_in() -> None:
 
 
 async def test_the_context_is_the_shortest_of_those_that_it_started_with() -> None:
-    router = Router(router_args(), range(3))
+    router = Router(router_args(), range(3), first_ranks=(0, 1))
     async with anyio.create_task_group() as tasks:
         cluster = Served(router, tasks)
-        tasks.start_soon(router.run, (0, 1))
+        tasks.start_soon(router.run)
         await cluster.join(0, max_model_len=500)
         assert (await cluster.join(1, max_model_len=400)).closed_reason is None
         assert (await cluster.join(2, max_model_len=300)).closed_reason is not None, "it had started"
