@@ -96,11 +96,6 @@ class EngineCluster:
         self._restart_turn = RestartTurn()
         self._left = anyio.Event()
 
-    @property
-    def local_ranks(self) -> range:
-        """Those that run on this machine."""
-        return self._shape.local_ranks
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Report started once the engines of this machine are ready, keep all going until :meth:`stop`.
 

@@ -23,7 +23,7 @@ from triolet.errors import (
     OverloadedError,
     PromptTooLongError,
     TrioletError,
-)
+)  # fmt: skip
 from triolet.request import (
     CompletionOutput,
     FinishReason,
