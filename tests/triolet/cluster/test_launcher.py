@@ -294,7 +294,7 @@ async def test_an_api_server_that_starts_is_waited_for_during_a_restart() -> Non
         with anyio.fail_after(10):
             while len(launch.engines.starter.children) < 5:  # noqa: ASYNC110 - there is no event to wait for
                 await anyio.sleep(0.01)
-            await one.client.wait_serving([0])
+            await one.client.wait_back(0)
         await anyio.wait_all_tasks_blocked()
         order.append("the last serves")
         launch.last_goes_on.set()
