@@ -25,7 +25,12 @@ from triolet.errors import (
     TrioletError,
 )  # fmt: skip
 from triolet.request import (
-    CompletionOutput, FinishReason, RequestOptions, RequestOutput, RequestTimings, TokenLogprobs,
+    CompletionOutput,
+    FinishReason,
+    RequestOptions,
+    RequestOutput,
+    RequestTimings,
+    TokenLogprobs,
 )  # fmt: skip
 from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.statistics import (
