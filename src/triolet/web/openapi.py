@@ -5,7 +5,7 @@ Pure; knows nothing of the framework.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +15,8 @@ import triolet
 from triolet.web.route_descriptions import Parameter, Route
 
 __all__ = ["Error", "ErrorObject", "MessageError", "MessageErrorObject", "openapi_document"]
+
+SchemaOf = Mapping[Any, Mapping[str, Any]]
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERRORS = {
@@ -65,13 +67,12 @@ class MessageError(Struct):
 def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
     """OpenAPI 3.1. ``prefix`` is the path under which the routes are."""
     routes = list(routes)
-    bodies = sorted(
-        {route.body for route in routes if route.body is not None}, key=lambda kind: kind.__name__
-    )
-    _, schemas = msgspec.json.schema_components([*bodies, Error, MessageError], ref_template=_REFERENCE)
+    kinds = list(dict.fromkeys([*(kind for route in routes for kind in _kinds(route)), Error, MessageError]))
+    references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    schema_of = dict(zip(kinds, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method] = _operation(route)
+        paths.setdefault(route.path, {})[route.method] = _operation(route, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -92,19 +93,25 @@ def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, 
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _kinds(route: Route) -> Iterator[Any]:
+    """The types of all that is sent over a route, but for errors."""
+    kinds = (route.body, route.answer if route.is_served else None, route.event, route.unavailable)
+    return (kind for kind in kinds if kind is not None)
+
+
+def _operation(route: Route, schema_of: SchemaOf) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": route.method + route.path.translate(str.maketrans("/.{}", "____")),
         "tags": [route.tag],
-        "responses": _responses(route),
+        "responses": _responses(route, schema_of),
     }
     if route.tag == "control":
         operation["security"] = [{"key": []}, {"header": []}]
     if route.parameters:
         operation["parameters"] = [_parameter(parameter) for parameter in route.parameters]
     if route.body is not None:
-        content = {"schema": {"$ref": _REFERENCE.format(name=route.body.__name__)}, "example": route.example}
+        content = {"schema": schema_of[route.body], "example": route.example}
         operation["requestBody"] = {"required": True, "content": {"application/json": content}}
     return operation
 
@@ -118,17 +125,18 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _responses(route: Route) -> dict[str, Any]:
+def _responses(route: Route, schema_of: SchemaOf) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     if route.is_served:
-        responses["200"] = {"description": "Done.", "content": {route.answer_type: {}}}
+        content = {route.answer_type: {"schema": schema_of[route.answer]}}
         if route.is_streamable:
-            responses["200"]["content"]["text/event-stream"] = {}
-    error = "MessageError" if route.path.startswith("/v1/messages") else "Error"
+            content["text/event-stream"] = {} if route.event is None else {"schema": schema_of[route.event]}
+        responses["200"] = {"description": "Done.", "content": content}
+    error = MessageError if route.path.startswith("/v1/messages") else Error
     for status, description in _ERRORS.items():
-        schema = {"$ref": _REFERENCE.format(name=error)}
+        kind = route.unavailable if status == "503" and route.unavailable is not None else error
         responses[status] = {
             "description": description,
-            "content": {"application/json": {"schema": schema}},
+            "content": {"application/json": {"schema": schema_of[kind]}},
         }
     return responses

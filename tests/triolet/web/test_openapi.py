@@ -61,6 +61,15 @@ def test_the_examples_are_valid_and_wrong_bodies_are_not() -> None:
             jsonschema.validate(wrong, chat)
 
 
+def test_every_success_has_a_schema() -> None:
+    for route in ROUTES:
+        content = DOCUMENT["paths"][route.path][route.method]["responses"].get("200", {}).get("content", {})
+        assert bool(content) == route.is_served
+        if route.answer_type == "application/json" and route.is_served:
+            schema = content["application/json"]["schema"]
+            assert "$ref" in schema or route.path == "/openapi.json", route.path
+
+
 def test_errors_have_their_shape_and_control_needs_the_key() -> None:
     for path, _, operation in OPERATIONS:
         refused = operation["responses"]["400"]["content"]["application/json"]
