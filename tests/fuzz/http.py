@@ -1,9 +1,11 @@
-"""Mutated bodies, sent to a server over a real socket: each gets an answer that says what is wrong with it.
+"""Mutated requests, sent to a server over a real socket: each gets an answer that says what is wrong with it.
 
     python -m tests.fuzz.http --iterations 100000
 
-Behind the routes is the real front end with a runner that makes letters up. Every answer must be a success or
-an error in the shape of its API that names a field; none may be a server error, and the server is as it was.
+Behind mutated bodies is the real front end with a runner that makes letters up; behind mutated methods,
+paths, queries and headers an engine that is whatever it is told to be. Every answer must be a success, of
+which ``/openapi.json`` tells the truth, or an error in the shape of its API; those about bodies name a field.
+None may be a server error, and the server is as it was.
 """
 
 from __future__ import annotations
@@ -19,15 +21,21 @@ from typing import Any
 
 import anyio
 import httpx
+from jsonschema import ValidationError
 from tests.conftest import CHAT_TEMPLATE
 from tests.fakes import FakeRunner, fake_client, write_byte_model
 from tests.fuzz.bodies import mutated
+from tests.fuzz.calls import Call, random_call
+from tests.triolet.web.documented import check_documented, is_documented
+from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import Running, serving
 
 from triolet import Engine
+from triolet.statistics import EngineState
 
-__all__ = ["fuzz", "main"]
+__all__ = ["fuzz", "fuzz_calls", "main"]
 
+ADMIN = {"Authorization": "Bearer root"}
 ENDS = (b"data: [DONE]\n\n", b"event: message_stop", b'"type":"response.')
 WHOLE = ("JSON", "body")
 """What errors speak of that are about no field, but about all that was sent."""
@@ -56,17 +64,59 @@ async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Coun
     return outcomes
 
 
+async def fuzz_calls(iterations: int, *, seed: int, backend: str) -> Counter[str]:
+    """How often calls were answered with each status. Raises AssertionError naming the call."""
+    source = random.Random(seed)
+    outcomes: Counter[str] = Counter()
+    engine = FakeEngine(reply="abc")
+    async with serving(engine, backend, admin_api_key="root") as running:
+        kept = await running.client.post("/v1/responses", json={"input": "a"}, headers=ADMIN)
+        for _ in range(iterations):
+            call = random_call(source, kept.json()["id"])
+            try:
+                response = await make(running, call)
+                check_call(response)
+            except (AssertionError, httpx.HTTPError, ValueError, ValidationError) as error:
+                raise AssertionError(f"{call}: {error!r}") from error
+            outcomes[str(response.status_code)] += 1
+            # What was paused, put to sleep or drained is as before.
+            engine.state, engine.is_paused, engine.is_sleeping = EngineState.READY, False, False
+        assert (await running.client.get("/health", headers=ADMIN)).is_success
+        assert engine.num_open == 0
+    return outcomes
+
+
+async def make(running: Running, call: Call) -> httpx.Response:
+    """The answer to a call, which goes out as it is."""
+    url = running.client.base_url.copy_with(raw_path=call.target)
+    request = httpx.Request(
+        call.method, url, headers=[(name.encode(), value) for name, value in call.headers], content=call.body
+    )
+    return await running.client.send(request)
+
+
+def check_call(response: httpx.Response) -> None:
+    """Raises for an answer that must not be."""
+    method = response.request.method
+    assert response.status_code < 500 or response.status_code == 501, response.text
+    if method in ("HEAD", "OPTIONS") or response.status_code == 304:
+        return
+    if is_documented(response):
+        check_documented(response)
+    elif not response.is_success:
+        assert response.json()["error"]["message"], response.text
+
+
 async def ask(running: Running, path: str, data: bytes) -> httpx.Response:
     """The answer to a body.
 
     Where the connection was closed for being idle, as after this process was stopped for a while, it is sent
     again: one that the server cannot stand will be cut off a second time.
     """
-    headers = {"Authorization": "Bearer root"}
     try:
-        return await running.client.post(path, content=data, headers=headers, timeout=60)
+        return await running.client.post(path, content=data, headers=ADMIN, timeout=60)
     except httpx.RemoteProtocolError:
-        return await running.client.post(path, content=data, headers=headers, timeout=60)
+        return await running.client.post(path, content=data, headers=ADMIN, timeout=60)
 
 
 def check(path: str, response: httpx.Response) -> None:
@@ -91,7 +141,7 @@ def check(path: str, response: httpx.Response) -> None:
 
 async def check_health(running: Running, engine: Engine) -> None:
     """Nothing is under way, and a good request is answered as ever."""
-    assert (await running.client.get("/health", headers={"Authorization": "Bearer root"})).status_code == 200
+    assert (await running.client.get("/health", headers=ADMIN)).status_code == 200
     with anyio.fail_after(60):
         await engine.wait_idle()
     answer = await running.client.post("/v1/completions", json={"prompt": "abc", "max_tokens": 3})
@@ -111,8 +161,12 @@ def main() -> None:
             lambda: fuzz(model, options.iterations, seed=options.seed, backend=options.backend),
             backend=options.backend,
         )
+        outcomes += anyio.run(
+            lambda: fuzz_calls(options.iterations, seed=options.seed, backend=options.backend),
+            backend=options.backend,
+        )
     print(json.dumps(dict(sorted(outcomes.items())), indent=1))
-    print(f"{outcomes.total()} bodies in {time.monotonic() - began:.0f} s")
+    print(f"{outcomes.total()} requests in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

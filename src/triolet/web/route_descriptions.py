@@ -63,7 +63,8 @@ class Route:
     """One method of one path.
 
     ``answer`` is the type of the body of a success, ``event`` that of the data of a stream's events where all
-    have one, and ``unavailable`` that of a 503 where it is no error.
+    have one, and ``unavailable`` that of a 503 where it is no error. ``is_served``: it does something,
+    instead of saying why not.
     """
 
     method: Literal["get", "post", "delete"]
