@@ -98,6 +98,8 @@ class Faults:
             case "restart":
                 for desk in self._open_desks()[:1]:
                     desk.control(f"restart {rank}", lambda client: _restart(client, rank, fault.seconds))
+            case "restart all":
+                world.head.send_signal(signal.SIGHUP)
             case "fail to load":
                 error = ModelLoadError("cut short") if fault.choice % 2 else RuntimeError("no memory")
                 world.failing_loads[rank].append(error)
@@ -216,12 +218,32 @@ class Faults:
                 await anyio.sleep(fault.seconds)
                 self._world.failing_wakes[fault.choice % self._world.scenario.num_ranks] += 1
                 desk.control("wake up", lambda client: client.wake_up())
+            case "overtake a wake-up":
+                await self._overtake_wake_up(desk, Random(fault.choice))
             case "storm":
                 await self._storm(Random(fault.choice))
             case "reset cache":
                 desk.control("reset cache", lambda client: client.reset_prefix_cache())
             case "statistics":
                 desk.control("statistics", lambda client: client.refresh_statistics())
+
+    async def _overtake_wake_up(self, desk: Desk, random: Random) -> None:
+        """Have an engine fail to wake, ask for something else meanwhile, and maybe break the links of all."""
+        world = self._world
+        desk.control("sleep keep", lambda client: client.sleep(random.choice((1, 2)), "keep"))
+        await anyio.sleep(1.0)
+        world.failing_wakes[random.randrange(world.scenario.num_ranks)] += 1
+        desk.control("wake up", lambda client: client.wake_up())
+        await anyio.sleep(random.uniform(0, world.scenario.load_seconds / 3))
+        if random.random() < 0.5:
+            desk.control("resume", lambda client: client.resume())
+        else:
+            desk.control("pause keep", lambda client: client.pause("keep"))
+        await anyio.sleep(random.choice((0.0, 0.3, 1.0)))
+        if random.random() < 0.5:
+            world.disturb(0.0)
+            for process in world.processes(ENGINE):
+                process.break_links()
 
     async def _storm(self, random: Random) -> None:
         """Ask several front ends at once for what contradicts itself."""

@@ -25,8 +25,10 @@ from triolet.cluster.link import Link
 from triolet.cluster.messages import Start
 from triolet.cluster.parent_link import serve_parent
 from triolet.cluster.reception import FrontEndPlace
+from triolet.cluster.restart_turn import restart_in_turn
 from triolet.cluster.router import Router
 from triolet.cluster.transport import Address
+from triolet.core.signals import SignalOrders
 from triolet.statistics import FrontendStatistics
 
 __all__ = ["api_server", "head", "launcher"]
@@ -46,23 +48,21 @@ async def head(world: World, process: VirtualProcess) -> int:
     )
     world.owner = client._owner
     desk = Desk(client, process.name, world.trace)
-    is_told_to_end = anyio.Event()
 
-    def take_signal(signal_number: int) -> None:
-        if is_told_to_end.is_set():
-            process.end(128 + signal_number)
-        is_told_to_end.set()
-
-    async def end(scope: anyio.CancelScope) -> None:
-        await is_told_to_end.wait()
+    async def leave(_: str) -> None:
         await _close(desk, client, world.scenario.drain_seconds)
-        scope.cancel()
+        tasks.cancel_scope.cancel()
 
-    process.on_signal = take_signal
+    async def restart() -> None:
+        await restart_in_turn(
+            range(world.scenario.num_ranks),
+            partial(client.restart_rank, seconds=world.scenario.drain_seconds),
+        )
+
     world.desks.append(desk)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(end, tasks.cancel_scope)
+            await tasks.start(SignalOrders(leave=leave, restart=restart, exit_now=process.end).obey)
             await tasks.start(client.run)
             await desk.run()
     except BaseExceptionGroup as group:

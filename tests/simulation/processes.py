@@ -85,6 +85,13 @@ class VirtualProcess:
             case _ if self.on_signal is not None:
                 self.on_signal(signal_number)
 
+    def break_links(self) -> None:
+        """Those that a child has dialled break, at both ends; not the one to its parent."""
+        for end in list(self.connections):
+            if isinstance(end, VirtualStream) and end is not self.stream.peer:
+                end.break_off("connection reset by peer")
+                end.peer.break_off("connection reset by peer")
+
     def end(self, status: int) -> None:
         """It is no more: its tasks may still be torn down, but nobody can tell any more."""
         if self.status is not None:

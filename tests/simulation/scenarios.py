@@ -35,7 +35,7 @@ HEAD = "head"
 PROMPT_VOCABULARY = 1000
 ENGINE_FAULTS = ("kill", "stop", "crash", "segfault", "hang", "out of memory", "slow")
 """Of one engine process, or of its next step."""
-RANK_FAULTS = ("fail to load", "fail to start", "restart")
+RANK_FAULTS = ("fail to load", "fail to start", "restart", "restart all")
 LINK_FAULTS = ("cut", "block", "block one way", "delay")
 """Between the host of the front end and another."""
 NODE_FAULTS = ("kill node", "stop node", "end node", "crash node")
@@ -45,10 +45,11 @@ INTRUDERS = ("wrong secret", "wrong version", "wrong options")
 HEAD_FAULTS = ("kill head", "crash head")
 """Of the machine with the front ends, or of its launcher; it is started again."""
 FRONT_FAULTS = (
-    "pause", "sleep", "fail to wake", "storm", "stall", "stall head", "reset cache", "statistics",
-    "kill front end",
+    "pause", "sleep", "fail to wake", "overtake a wake-up", "storm", "stall", "stall head", "reset cache",
+    "statistics", "kill front end",
 )  # fmt: skip
-"""In a storm several front ends are asked for pauses, sleeps and their ends at once."""
+"""In a storm several front ends are asked for pauses, sleeps and their ends at once; a wake-up that fails is
+overtaken by something else, and then engines may have to dial anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def draw_scenario(seed: int) -> Scenario:
         clients=_draw_clients(random, seconds),
         faults=_draw_faults(random, seconds, has_nodes=num_nodes > 0),
         begins_ready=random.random() < 0.8,
-        end=random.choice(("drain", "drain", "kill", "second signal")),
+        end=random.choice(("drain", "drain during a restart", "kill", "second signal")),
         drain_seconds=random.choice((0.0, 0.3, 5.0)),
     )
 

@@ -36,6 +36,7 @@ RECOVERY_SECONDS = 150.0
 MOST_SECONDS = 1000.0
 END_SECONDS = 2.0
 NUM_LAST_CLIENTS = 3
+NUM_LAST_TOKENS = 32
 
 
 class SimulationError(AssertionError):
@@ -181,10 +182,12 @@ class _Simulation:
         world, scenario = self._world, self._scenario
         world.trace("end", scenario.end)
         world.allow_aborts()
+        if scenario.end == "drain during a restart":
+            self._process.send_signal(signal.SIGHUP)
         desk = world.desks[scenario.seed % len(world.desks)]
         for index in range(NUM_LAST_CLIENTS):
             number = len(scenario.clients) + index
-            plan = ClientPlan(0.0, (1, 2, 3, number), 8, RequestOptions())
+            plan = ClientPlan(0.0, (1, 2, 3, number), NUM_LAST_TOKENS, RequestOptions())
             self._tasks.start_soon(world.ask, plan, desk)
         await anyio.sleep(world.random.choice((0.01, 0.1, 1.0)))
         if scenario.end == "kill":
