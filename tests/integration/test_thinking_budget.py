@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,16 @@ async def test_a_call_that_is_forced_comes_after_it(running: Running) -> None:
     assert (thinking["type"], call["type"], call["name"]) == ("thinking", "tool_use", "add")
     assert call["input"]["a"] in (1, 2)
     assert answer["stop_reason"] == "tool_use"
+
+
+async def test_a_format_holds_for_what_comes_after_it(running: Running) -> None:
+    """Without tools too, and where the budget ends before the format could."""
+    schema = ADD | {"additionalProperties": False}
+    wanted = {"type": "json_schema", "json_schema": {"name": "sum", "schema": schema}}
+    answer = await post(
+        running, "/v1/chat/completions", response_format=wanted, thinking_budget=3, max_tokens=100
+    )
+    (choice,) = answer["choices"]
+    assert json.loads(choice["message"]["content"])["a"] in (1, 2)
+    assert choice["message"]["reasoning"]
+    assert choice["finish_reason"] == "stop"

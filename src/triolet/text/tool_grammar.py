@@ -42,7 +42,7 @@ class CallGrammar:
     """``schemas``: of the arguments, by name of the tool. ``special_tokens``: their names in the vocabulary.
 
     ``reasoning``: the tags between which the model may write anything before that, ``is_reasoning_open`` if
-    the prompt has opened them.
+    the prompt has opened them. Without ``schemas`` there are no calls.
     """
 
     form: ToolFormat
@@ -65,7 +65,8 @@ class CallGrammar:
         """Calls, or an answer: one that follows the schema ``answer``, or words."""
         trigger = self.form.shape.trigger
         if answer is not None:
-            start = [f"start: {self._prefix()} (calls | answer)", f"answer: %json {json.dumps(answer)}"]
+            either = "(calls | answer)" if self.schemas else "answer"
+            start = [f"start: {self._prefix()} {either}", f"answer: %json {json.dumps(answer)}"]
         elif trigger is None:
             start = ["start: (calls | words)?", r"words: /\s*[^\s{\[](.|\n)*/"]
         else:
@@ -75,12 +76,20 @@ class CallGrammar:
 
     def _grammar(self, start: str, opening: str, triggered: str = "") -> str:
         """``triggered`` is the text that was read before the calls begin."""
+        lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/"]
+        if self.schemas:
+            lines += self._calls(opening, triggered)
+        if self.reasoning is not None:
+            lines += self._lazy("thought", self.reasoning.closing)
+        return "\n".join(lines) + "\n"
+
+    def _calls(self, opening: str, triggered: str) -> list[str]:
         shape = self.form.shape
         # What is the same for all tools stands once: the size of a grammar is bounded.
         head, _, _ = shape.before.partition("{name}")
         more = f"({self._text(shape.between)} call)*" if self.is_parallel else ""
         first = "call"
-        lines = ["%llguidance {}", start, r"TEXT: /(.|\n)*/"]
+        lines = []
         if triggered:
             first = "first"
             lines.append(f"first: {self._text((shape.opening + head).removeprefix(triggered))} body")
@@ -92,9 +101,7 @@ class CallGrammar:
         for rule, (name, schema) in zip(self.rules, self.schemas.items(), strict=True):
             rest = shape.call_before(name).removeprefix(head)
             lines.append(f"{rule}: {self._text(rest)} %json {json.dumps(schema)}")
-        if self.reasoning is not None:
-            lines += self._lazy("thought", self.reasoning.closing)
-        return "\n".join(lines) + "\n"
+        return lines
 
     def _prefix(self) -> str:
         """What may come before: reasoning that is closed, and the empty lines after it."""

@@ -26,17 +26,18 @@ _EXCERPT = re.compile(r" \d+ \| ")
 
 @dataclass(frozen=True, slots=True)
 class CallErrors:
-    """``fields``: which field each rule of the ``grammar`` was made of, by its name."""
+    """``fields``: which field each rule of the ``grammar`` was made of, by its name; ``whole``: all of it."""
 
     grammar: str
     fields: Mapping[str, str]
+    whole: str = "tools"
 
     def explain(self, error: InvalidRequestError) -> InvalidRequestError:
-        """An error of the engine in terms of the tools; one about something else as it is."""
+        """An error of the engine in terms of what was sent; one about something else as it is."""
         if error.param == _GRAMMAR and (found := _AT_LINE.fullmatch(error.message)):
             lines = dict(enumerate(self.grammar.split("\n"), 1))
             rule, _, _ = lines.get(int(found["line"]), "").partition(":")
             if field := self.fields.get(rule):
                 problem = meaning_of(_EXCERPT.split(found["problem"], maxsplit=1)[0])
                 return type(error)(f"{field}: {problem}", param=field)
-        return renamed(error, "tools")
+        return renamed(error, self.whole)

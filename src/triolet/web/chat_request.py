@@ -120,10 +120,12 @@ def prepare_chat(
     if tools is not None:
         rendering["tools"] = tools.described
     markers = _markers(template, engine.tokenizer, has_tools=tools is not None)
-    has_format = isinstance(params, SamplingParams) and params.structured_outputs is not None
+    asked = params.structured_outputs if isinstance(params, SamplingParams) else None
     errors = None
-    if tools is not None and (tools.is_enforced or has_format):
+    if tools is not None and (tools.is_enforced or asked is not None):
         params, errors = _enforced(params, tools, template, rendering, markers)
+    elif asked is not None and _is_json(asked) and template.reasoning_format is not None:
+        params, errors = _after_reasoning(params, asked, template, rendering, markers)
     if markers and isinstance(params, SamplingParams):
         params = params.replace(skip_special_tokens=False)
     reader = AnswerReader(
@@ -184,25 +186,51 @@ def _enforced(
     """The parameters with a grammar for calls, and what its errors mean."""
     if isinstance(params, BeamSearchParams):
         raise InvalidRequestError("tools: cannot be enforced with use_beam_search", param="tools")
-    reasoning = template.reasoning_format
-    grammar = CallGrammar(
-        form=template.tool_format,
-        schemas=tools.schemas,
-        is_parallel=tools.is_parallel,
-        special_tokens=markers,
-        reasoning=reasoning,
-        is_reasoning_open=reasoning is not None and _is_reasoning_open(template, reasoning, rendering),
-    )
     asked = params.structured_outputs
-    if asked is not None and (tools.is_forced or (asked.json is None and not asked.json_object)):
+    if asked is not None and (tools.is_forced or not _is_json(asked)):
         raise InvalidRequestError(
             "tool_choice: not allowed together with this structured output; send one of them",
             param="tool_choice",
         )
+    grammar = _grammar(template, rendering, markers, tools)
     text = grammar.forced() if tools.is_forced else grammar.free(_answer_schema(asked))
     fields = dict(zip(grammar.rules, tools.fields, strict=True)) | {"answer": "structured_outputs.json"}
     errors = CallErrors(text, fields)
     return params.replace(structured_outputs=StructuredOutputs(grammar=text)), errors
+
+
+def _after_reasoning(
+    params: SamplingParams | BeamSearchParams,
+    asked: StructuredOutputs,
+    template: MessageText,
+    rendering: Mapping[str, Any],
+    markers: frozenset[str],
+) -> tuple[SamplingParams | BeamSearchParams, CallErrors]:
+    """The parameters with a format that holds once the model has reasoned, and what its errors mean."""
+    text = _grammar(template, rendering, markers).free(_answer_schema(asked))
+    errors = CallErrors(text, {"answer": "structured_outputs.json"}, whole="structured_outputs")
+    return params.replace(structured_outputs=StructuredOutputs(grammar=text)), errors
+
+
+def _grammar(
+    template: MessageText,
+    rendering: Mapping[str, Any],
+    markers: frozenset[str],
+    tools: ToolUse | None = None,
+) -> CallGrammar:
+    reasoning = template.reasoning_format
+    return CallGrammar(
+        form=template.tool_format,
+        schemas={} if tools is None else tools.schemas,
+        is_parallel=tools is None or tools.is_parallel,
+        special_tokens=markers,
+        reasoning=reasoning,
+        is_reasoning_open=reasoning is not None and _is_reasoning_open(template, reasoning, rendering),
+    )
+
+
+def _is_json(asked: StructuredOutputs) -> bool:
+    return asked.json is not None or asked.json_object
 
 
 def _answer_schema(asked: StructuredOutputs | None) -> dict[str, Any] | None:

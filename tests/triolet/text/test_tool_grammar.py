@@ -87,6 +87,9 @@ def test_reasoning_comes_before(
     check(smollm2_driver, smollm2_compiler, grammar.forced(), [right], [right[:-1], thought[:-9]])
     if not is_open:
         check(smollm2_driver, smollm2_compiler, grammar.forced(), [OSLO], [wrong])
+    alone = replace(grammar, schemas={}).free({"type": "array"})
+    right = ("" if is_open else "<think>") + "[true]</think>\n\n[1]"
+    check(smollm2_driver, smollm2_compiler, alone, [right], [right + OSLO, right[:-3]])
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS, ids=lambda form: form.name)

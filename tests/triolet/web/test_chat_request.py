@@ -208,6 +208,40 @@ async def test_a_structured_answer_leaves_room_for_calls(anyio_backend_name: str
     assert f"answer: %json {json.dumps(schema)}\n" in params.structured_outputs.grammar
 
 
+async def test_a_structured_answer_leaves_room_for_reasoning(anyio_backend_name: str) -> None:
+    schema = {"type": "object", "properties": {"wet": {"type": "boolean"}}}
+    formats = [answer_format(schema), {"type": "json_object"}]
+    for asked, expected in zip(formats, [schema, {"type": "object"}], strict=True):
+        _, engine = await ask(anyio_backend_name, "x", reasoning=True, response_format=asked)
+        grammar = engine.submitted[0][1].structured_outputs.grammar  # type: ignore[union-attr]
+        assert 'start: ("<think>" thought' in grammar
+        assert f"answer: %json {json.dumps(expected)}\n" in grammar
+        assert "calls" not in grammar
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("structured_outputs.grammar: at 4(9): failed to compile JSON schema: no 4 | x", "schema: no"),
+        ("structured_outputs.grammar: too long", "schema: too long"),
+    ],
+)
+async def test_the_engine_blames_the_format_that_was_sent(
+    told: str, expected: str, anyio_backend_name: str
+) -> None:
+    engine = FakeEngine()
+    assert engine.chat_template is not None
+    engine.chat_template.reasoning_format = REASONING_FORMATS[0]
+    engine.refusal = InvalidRequestError(told, param="structured_outputs.grammar")
+    async with serving(engine, anyio_backend_name) as running:
+        body = {"messages": [USER], "response_format": answer_format({"type": "object"})}
+        answer = await running.client.post(PATH, json=body)
+    name = "response_format.json_schema.schema"
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, name)
+    assert error["message"] == f"response_format.json_schema.{expected}"
+
+
 async def test_variables_of_the_template_may_have_any_name(anyio_backend_name: str) -> None:
     names = ["options", "request_id", "params", "self", "engine", "rendering", "variables", "class", "", "é"]
     variables = dict.fromkeys(names, 1)
