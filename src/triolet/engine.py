@@ -37,7 +37,7 @@ from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt, prompt_length
 from triolet.frontend.loading import find_model, load_text, served_names
-from triolet.frontend.preparation import Preparation
+from triolet.frontend.preparation import Preparation, written_length
 from triolet.frontend.request_builder import num_items
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.request_table import RequestTable
@@ -293,7 +293,7 @@ class Engine(EngineControl):
         def prepare(inputs: InputProcessor) -> RequestState:
             return inputs.prepare_chat(messages, chosen, request_id=request_id, options=options, **rendering)
 
-        return await self._start(prepare, chosen, len(str(messages)) + num_items(chosen))
+        return await self._start(prepare, chosen, written_length(messages, rendering) + num_items(chosen))
 
     def generate(
         self,

@@ -5,7 +5,9 @@ This module knows neither prompts nor grammars, only how long they take.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -14,11 +16,40 @@ from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import GenerationParams, InputProcessor
 from triolet.frontend.request_state import RequestState
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "beside_the_loop", "written_length"]
 
 LONG_PROMPT = 4096
 """Characters or token ids; above it, checking them takes long enough to be worth a thread."""
 COMPILE_SECONDS = 30.0
+
+T = TypeVar("T")
+
+
+def written_length(*values: Any) -> int:
+    """Characters and items of texts, mappings and lists of them, counted until they are long."""
+    length = 0
+    pending = list(values)
+    while pending and length <= LONG_PROMPT:
+        value = pending.pop()
+        length += 1
+        if isinstance(value, str):
+            length += len(value)
+        elif isinstance(value, Mapping):
+            pending += value.keys()
+            pending += value.values()
+        elif isinstance(value, Sequence):
+            pending += value
+    return length
+
+
+async def beside_the_loop(work: Callable[[], T], length: int) -> T:
+    """``work()``, in a thread if what it works on has a ``length`` above :data:`LONG_PROMPT`.
+
+    Cancellation: stops waiting at once; what is under way in a thread goes on to its end and is dropped.
+    """
+    if length <= LONG_PROMPT:
+        return work()
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 class Preparation:
@@ -43,9 +74,7 @@ class Preparation:
         """
         if inputs.must_compile(params):
             return await self._compile(prepare, inputs)
-        if length > LONG_PROMPT:
-            return await anyio.to_thread.run_sync(prepare, inputs, abandon_on_cancel=True)
-        return prepare(inputs)
+        return await beside_the_loop(partial(prepare, inputs), length)
 
     async def _compile(
         self, prepare: Callable[[InputProcessor], RequestState], inputs: InputProcessor

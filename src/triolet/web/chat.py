@@ -164,7 +164,7 @@ def add_chat_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSe
             head = AnswerHead.create("chatcmpl-", check_model(engine, body.model), settings)
             require_serving(engine)
             with body.blaming_its_own_fields():
-                chat = prepare_chat(engine, body, params, messages)
+                chat = await prepare_chat(engine, body, params, messages)
         generation = await submit_chat(
             engine, body, chat, request_id=head.id, options=options, is_leaving=settings.is_leaving
         )

@@ -6,13 +6,14 @@ Knows nothing of HTTP or of the shape of answers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from triolet.errors import InvalidRequestError
+from triolet.frontend.preparation import beside_the_loop, written_length
 from triolet.request import RequestOptions
 from triolet.sampling_params import BeamSearchParams, SamplingParams, StructuredOutputs
 from triolet.text.json_schema import SchemaError, parse_schema, prepare_schema
@@ -101,7 +102,7 @@ class AnswerReader:
         return ChainedParser(reasoning.new_parser(prompt), parser)
 
 
-def prepare_chat(
+async def prepare_chat(
     engine: ServingEngine,
     body: ChatBody,
     params: SamplingParams | BeamSearchParams,
@@ -123,9 +124,11 @@ def prepare_chat(
     asked = params.structured_outputs if isinstance(params, SamplingParams) else None
     errors = None
     if tools is not None and (tools.is_enforced or asked is not None):
-        params, errors = _enforced(params, tools, template, rendering, markers)
-    elif asked is not None and _is_json(asked) and template.reasoning_format is not None:
-        params, errors = _after_reasoning(params, asked, template, rendering, markers)
+        grammar = await _grammar(template, messages, rendering, markers, tools)
+        params, errors = _enforced(params, tools, grammar)
+    elif isinstance(params, SamplingParams) and _is_json(asked) and template.reasoning_format is not None:
+        grammar = await _grammar(template, messages, rendering, markers)
+        params, errors = _after_reasoning(params, grammar)
     if markers and isinstance(params, SamplingParams):
         params = params.replace(skip_special_tokens=False)
     reader = AnswerReader(
@@ -177,11 +180,7 @@ async def submit_chat(
 
 
 def _enforced(
-    params: SamplingParams | BeamSearchParams,
-    tools: ToolUse,
-    template: MessageText,
-    rendering: Mapping[str, Any],
-    markers: frozenset[str],
+    params: SamplingParams | BeamSearchParams, tools: ToolUse, grammar: CallGrammar
 ) -> tuple[SamplingParams, CallErrors]:
     """The parameters with a grammar for calls, and what its errors mean."""
     if isinstance(params, BeamSearchParams):
@@ -192,45 +191,38 @@ def _enforced(
             "tool_choice: not allowed together with this structured output; send one of them",
             param="tool_choice",
         )
-    grammar = _grammar(template, rendering, markers, tools)
     text = grammar.forced() if tools.is_forced else grammar.free(_answer_schema(asked))
     fields = dict(zip(grammar.rules, tools.fields, strict=True)) | {"answer": "structured_outputs.json"}
     errors = CallErrors(text, fields)
     return params.replace(structured_outputs=StructuredOutputs(grammar=text)), errors
 
 
-def _after_reasoning(
-    params: SamplingParams | BeamSearchParams,
-    asked: StructuredOutputs,
-    template: MessageText,
-    rendering: Mapping[str, Any],
-    markers: frozenset[str],
-) -> tuple[SamplingParams | BeamSearchParams, CallErrors]:
+def _after_reasoning(params: SamplingParams, grammar: CallGrammar) -> tuple[SamplingParams, CallErrors]:
     """The parameters with a format that holds once the model has reasoned, and what its errors mean."""
-    text = _grammar(template, rendering, markers).free(_answer_schema(asked))
+    text = grammar.free(_answer_schema(params.structured_outputs))
     errors = CallErrors(text, {"answer": "structured_outputs.json"}, whole="structured_outputs")
     return params.replace(structured_outputs=StructuredOutputs(grammar=text)), errors
 
 
-def _grammar(
+async def _grammar(
     template: MessageText,
+    messages: Sequence[Mapping[str, Any]],
     rendering: Mapping[str, Any],
     markers: frozenset[str],
     tools: ToolUse | None = None,
 ) -> CallGrammar:
-    reasoning = template.reasoning_format
     return CallGrammar(
         form=template.tool_format,
         schemas={} if tools is None else tools.schemas,
         is_parallel=tools is None or tools.is_parallel,
         special_tokens=markers,
-        reasoning=reasoning,
-        is_reasoning_open=reasoning is not None and _is_reasoning_open(template, reasoning, rendering),
+        reasoning=template.reasoning_format,
+        is_reasoning_open=await _is_reasoning_open(template, messages, rendering),
     )
 
 
-def _is_json(asked: StructuredOutputs) -> bool:
-    return asked.json is not None or asked.json_object
+def _is_json(asked: StructuredOutputs | None) -> bool:
+    return asked is not None and (asked.json is not None or asked.json_object)
 
 
 def _answer_schema(asked: StructuredOutputs | None) -> dict[str, Any] | None:
@@ -248,12 +240,20 @@ def _answer_schema(asked: StructuredOutputs | None) -> dict[str, Any] | None:
     return {} if schema is True else dict(schema)
 
 
-def _is_reasoning_open(
-    template: MessageText, reasoning: ReasoningFormat, rendering: Mapping[str, Any]
+async def _is_reasoning_open(
+    template: MessageText, messages: Sequence[Mapping[str, Any]], rendering: Mapping[str, Any]
 ) -> bool:
-    """Whether the prompt leaves the model to reason first, seen from a conversation of one word."""
-    probe = template.render([{"role": "user", "content": "Hi"}], **rendering)
-    return reasoning.is_open_after(probe)
+    """Whether the prompt leaves the model to reason first.
+
+    Seen from the message that is continued, with which the prompt ends, or from a conversation of one word.
+    """
+    reasoning = template.reasoning_format
+    if reasoning is None:
+        return False
+    if rendering["continue_final_message"]:
+        return reasoning.is_open_after(messages[-1]["content"])
+    render = partial(template.render, [{"role": "user", "content": "Hi"}], **rendering)
+    return reasoning.is_open_after(await beside_the_loop(render, written_length(rendering)))
 
 
 def _markers(template: MessageText, tokenizer: TokenText, *, has_tools: bool) -> frozenset[str]:

@@ -104,7 +104,8 @@ async def _submit(
     with counting_refusals(engine), blaming_response_fields(), chat_body.blaming_its_own_fields():
         check_num_messages(items, settings.max_num_messages)
         options = body.options(caller_identity(body.user), given_timeout(), given_rank())
-        chat = prepare_chat(engine, chat_body, chat_body.params(), messages_of(body.instructions, items))
+        messages = messages_of(body.instructions, items)
+        chat = await prepare_chat(engine, chat_body, chat_body.params(), messages)
         if body.truncation == "auto":
             chat = await shortened(engine, chat, body.max_output_tokens)
     return await submit_chat(

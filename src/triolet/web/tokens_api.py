@@ -5,15 +5,14 @@ The first two have the fields of vLLM. Knows nothing of generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-import anyio.to_thread
 from msgspec import Meta, Struct
 from quart import Blueprint, Response, request
 
 from triolet.errors import InvalidRequestError
+from triolet.frontend.preparation import beside_the_loop, written_length
 from triolet.web.answer import check_model, json_response
 from triolet.web.body import decode_json, read_body
 from triolet.web.chat_request import ChatRequest, prepare_chat
@@ -24,9 +23,6 @@ from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 
 __all__ = ["DetokenizeBody", "TokenizeBody", "add_token_routes", "rendered_prompt"]
-
-LONG_INPUT = 4096
-"""Characters or token ids above which the work is done beside the event loop."""
 
 T = TypeVar("T")
 
@@ -77,15 +73,15 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
         check_model(engine, body.model)
         require_serving(engine)
         messages = [message.as_mapping(index) for index, message in enumerate(body.messages or ())]
-        length = len(body.prompt or "") + len(str(messages))
-        return json_response(await _beside_the_loop(partial(_tokenize, engine, body, messages), length))
+        length = len(body.prompt or "") + written_length(messages)
+        return json_response(await beside_the_loop(partial(_tokenize, engine, body, messages), length))
 
     @blueprint.post("/detokenize")
     async def detokenize() -> Response:
         body = await read(DetokenizeBody)
         check_model(engine, body.model)
         require_serving(engine)
-        return json_response(await _beside_the_loop(partial(_detokenize, engine, body), len(body.tokens)))
+        return json_response(await beside_the_loop(partial(_detokenize, engine, body), len(body.tokens)))
 
     @blueprint.post("/v1/chat/completions/render")
     async def render() -> Response:
@@ -98,7 +94,7 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
         check_model(engine, body.model)
         require_serving(engine)
         with body.blaming_its_own_fields():
-            chat = prepare_chat(engine, body, params, messages)
+            chat = await prepare_chat(engine, body, params, messages)
         return json_response(await rendered_prompt(engine, chat))
 
 
@@ -133,14 +129,9 @@ def _prompt(engine: ServingEngine, chat: ChatRequest) -> dict[str, Any]:
 
 async def rendered_prompt(engine: ServingEngine, chat: ChatRequest) -> dict[str, Any]:
     """The prompt of a prepared chat: ``prompt``, ``token_ids``, and how many these are."""
-    return await _beside_the_loop(partial(_prompt, engine, chat), len(str(chat.messages)))
-
-
-async def _beside_the_loop(work: Callable[[], T], length: int) -> T:
-    """``work()``, in a thread if its input is long. Cancelled, it is left to its end and dropped."""
-    if length <= LONG_INPUT:
-        return work()
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    return await beside_the_loop(
+        partial(_prompt, engine, chat), written_length(chat.messages, chat.rendering)
+    )
 
 
 def _render(engine: ServingEngine, messages: list[dict[str, Any]], **rendering: Any) -> str:

@@ -13,7 +13,7 @@ from tests.triolet.frontend.parts import input_processor
 
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor
-from triolet.frontend.preparation import LONG_PROMPT, Preparation
+from triolet.frontend.preparation import LONG_PROMPT, Preparation, written_length
 from triolet.frontend.request_state import RequestState
 from triolet.sampling_params import SamplingParams, StructuredOutputs
 
@@ -50,6 +50,14 @@ async def test_what_takes_long_is_done_in_a_thread(
     threads: list[int] = []
     assert await Preparation().run(noting(threads), inputs, params, length) is cast(RequestState, inputs)
     assert (threads == [threading.get_ident()]) == is_here
+
+
+def test_what_is_written_is_counted_until_it_is_long() -> None:
+    assert written_length("abc", [1, None], {"k": ("v",)}) == 4 + 3 + (1 + 2 + 1 + 2)
+    endless: list[Any] = ["x"]
+    endless.append(endless)
+    for value in ("x" * LONG_PROMPT, [0] * LONG_PROMPT, {"a": {"b": "x" * LONG_PROMPT}}, endless):
+        assert written_length(value) > LONG_PROMPT
 
 
 async def test_a_known_grammar_needs_no_thread(inputs: InputProcessor) -> None:

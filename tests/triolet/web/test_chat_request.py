@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.fake_text import TaggedTemplate
 from tests.triolet.web.serving import events_of, serving
 
 from triolet.errors import InvalidRequestError
+from triolet.frontend.preparation import LONG_PROMPT
 from triolet.sampling_params import SamplingParams
+from triolet.text.chat_template import ChatTemplate
 from triolet.text.reasoning import REASONING_FORMATS
 from triolet.text.tool_parsers.harmony import HARMONY
 
@@ -222,7 +227,7 @@ async def test_a_structured_answer_leaves_room_for_reasoning(anyio_backend_name:
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ("structured_outputs.grammar: at 4(9): failed to compile JSON schema: no 4 | x", "schema: no"),
+        ("structured_outputs.grammar: at 3(9): failed to compile JSON schema: no 3 | x", "schema: no"),
         ("structured_outputs.grammar: too long", "schema: too long"),
     ],
 )
@@ -240,6 +245,55 @@ async def test_the_engine_blames_the_format_that_was_sent(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, name)
     assert error["message"] == f"response_format.json_schema.{expected}"
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/render"])
+async def test_long_tools_are_rendered_beside_the_loop(path: str, anyio_backend_name: str) -> None:
+    engine, template = FakeEngine(), NotingTemplate()
+    engine.chat_template = template
+    body: dict[str, Any] = {
+        "messages": [USER],
+        "parallel_tool_calls": False,
+        "tools": json.loads(json.dumps(TOOLS)),
+    }
+    body["tools"][0]["function"]["description"] = "x" * LONG_PROMPT
+    async with serving(engine, anyio_backend_name) as running:
+        assert (await running.client.post(path, json=body)).status_code == 200
+    assert template.threads
+    assert threading.get_ident() not in template.threads
+
+
+class NotingTemplate(TaggedTemplate):
+    """Notes in which threads it renders."""
+
+    reasoning_format = REASONING_FORMATS[0]
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        self.threads.append(threading.get_ident())
+        return super().render(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("begun", "start"),
+    [("The", '("<think>" thought'), ("<think>\nHm", '("<think>" thought'), ("<think>\n", "thought")],
+)
+async def test_a_begun_answer_may_go_on_with_a_call(begun: str, start: str, anyio_backend_name: str) -> None:
+    engine = FakeEngine()
+    engine.chat_template = ChatTemplate(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]{# </think> #}"
+    )  # type: ignore[assignment]
+    body: dict[str, Any] = {
+        "messages": [USER, {"role": "assistant", "content": begun}], "tools": TOOLS,
+        "continue_final_message": True, "tool_choice": "required",
+    }  # fmt: skip
+    async with serving(engine, anyio_backend_name) as running:
+        answer = await running.client.post(PATH, json=body)
+        assert answer.status_code == 200, answer.text
+    params: Any = engine.submitted[0][1]
+    assert f"start: {start}" in params.structured_outputs.grammar
 
 
 async def test_variables_of_the_template_may_have_any_name(anyio_backend_name: str) -> None:

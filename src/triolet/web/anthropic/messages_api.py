@@ -38,7 +38,7 @@ def add_message_routes(blueprint: Blueprint, engine: ServingEngine, settings: We
                     caller_identity(chat_of_body.user), given_timeout(), given_rank()
                 )
                 params, chat_messages = chat_of_body.params(), chat_of_body.message_mappings()
-                chat = prepare_chat(engine, chat_of_body, params, chat_messages)
+                chat = await prepare_chat(engine, chat_of_body, params, chat_messages)
         generation = await submit_chat(
             engine,
             chat_of_body,
@@ -64,6 +64,6 @@ def add_message_routes(blueprint: Blueprint, engine: ServingEngine, settings: We
             chat_of_body = chat_body(body, engine.max_model_len)
             with chat_of_body.blaming_its_own_fields():
                 params, chat_messages = chat_of_body.params(), chat_of_body.message_mappings()
-                chat = prepare_chat(engine, chat_of_body, params, chat_messages)
+                chat = await prepare_chat(engine, chat_of_body, params, chat_messages)
             prompt = await rendered_prompt(engine, chat)
         return json_response({"input_tokens": prompt["count"]})
