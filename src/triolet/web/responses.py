@@ -29,7 +29,7 @@ from triolet.web.responses_output import OutputItems
 from triolet.web.responses_schema import ResponsesBody, blaming_response_fields
 from triolet.web.responses_shape import ResponseShape, response_head
 from triolet.web.responses_store import StoredResponse
-from triolet.web.responses_truncation import shortened
+from triolet.web.responses_truncation import Truncation
 from triolet.web.schema import decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -43,6 +43,7 @@ _LIMIT = re.compile("[0-9]{1,3}")
 def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
     """Add the routes to a blueprint."""
     directory = ResponseDirectory(engine, settings)
+    truncation = Truncation(engine)
 
     @blueprint.post("/v1/responses")
     async def create_response() -> Response:
@@ -52,7 +53,7 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             head = AnswerHead.create(PREFIX, check_model(engine, body.model), settings)
             require_serving(engine)
             conversation = await read_conversation(body, head.id, directory, caller_key())
-        generation = await _submit(engine, body, conversation.items, head.id, settings)
+        generation = await _submit(engine, truncation, body, conversation.items, head.id, settings)
         shape = ResponseShape(
             response_head(head, body, is_stored=is_stored),
             _output_items(engine, body, conversation),
@@ -96,7 +97,12 @@ def _add_stored_response_routes(blueprint: Blueprint, directory: ResponseDirecto
 
 
 async def _submit(
-    engine: ServingEngine, body: ResponsesBody, items: Sequence[Item], response_id: str, settings: WebSettings
+    engine: ServingEngine,
+    truncation: Truncation,
+    body: ResponsesBody,
+    items: Sequence[Item],
+    response_id: str,
+    settings: WebSettings,
 ) -> Generation:
     """The engine's work on the chat that the response answers."""
     with counting_refusals(engine):
@@ -104,10 +110,11 @@ async def _submit(
     with counting_refusals(engine), blaming_response_fields(), chat_body.blaming_its_own_fields():
         check_num_messages(items, settings.max_num_messages)
         options = body.options(caller_identity(body.user), given_timeout(), given_rank())
-        messages = messages_of(body.instructions, items)
-        chat = await prepare_chat(engine, chat_body, chat_body.params(), messages)
+        chat = await prepare_chat(
+            engine, chat_body, chat_body.params(), messages_of(body.instructions, items)
+        )
         if body.truncation == "auto":
-            chat = await shortened(engine, chat, body.max_output_tokens)
+            chat = await truncation.shorten(chat, body.max_output_tokens)
     return await submit_chat(
         engine,
         chat_body,
