@@ -93,13 +93,15 @@ class RequestOptions:
 class ThinkingLimit:
     """Where the reasoning of a model ends at the latest: after ``max_tokens`` tokens ``closing`` is written.
 
-    It begins with the prompt if ``is_open``, else with ``opening``. Both are token ids, at least one.
+    It begins with the prompt if ``is_open``, else with ``opening``, before which nothing may come but tokens
+    of ``spaces``. Both marks are token ids, at least one.
     """
 
     max_tokens: int
     opening: tuple[int, ...]
     closing: tuple[int, ...]
     is_open: bool
+    spaces: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

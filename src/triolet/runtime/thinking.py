@@ -14,18 +14,27 @@ __all__ = ["ThinkingPhase"]
 
 
 class ThinkingPhase:
-    """Follows an output token by token: its reasoning is what comes before the first ``closing``."""
+    """Follows an output token by token: its reasoning is what comes before the first ``closing``.
+
+    A mark that opens it is one only at the beginning: later it is what the model says about such marks.
+    """
 
     def __init__(self, limit: ThinkingLimit) -> None:
         self._limit = limit
+        self._num_spaces = 0
         self._begun_at = 0 if limit.is_open else None
         self._ended_at: int | None = None
 
     def note(self, output_token_ids: Sequence[int]) -> None:
         """The output has one more token than before."""
         if self._begun_at is None:
-            if _ends_with(output_token_ids, self._limit.opening):
-                self._begun_at = len(output_token_ids)
+            num_tokens = len(output_token_ids)
+            if num_tokens == self._num_spaces + 1 and output_token_ids[-1] in self._limit.spaces:
+                self._num_spaces = num_tokens
+            elif num_tokens == self._num_spaces + len(self._limit.opening) and _ends_with(
+                output_token_ids, self._limit.opening
+            ):
+                self._begun_at = num_tokens
         elif self._ended_at is None and self._num_closing(output_token_ids) == len(self._limit.closing):
             self._ended_at = len(output_token_ids)
 
@@ -35,6 +44,7 @@ class ThinkingPhase:
             self._ended_at = None
         if self._begun_at is not None and self._begun_at > num_tokens:
             self._begun_at = None
+        self._num_spaces = min(self._num_spaces, num_tokens)
 
     def forced_token(self, output_token_ids: Sequence[int]) -> int | None:
         """The token that has to come next, if one has to."""

@@ -15,7 +15,7 @@ from triolet.sampling_params import SamplingParams
 from triolet.text.reasoning import REASONING_FORMATS
 from triolet.text.tokenizer import Tokenizer
 
-THINK = REASONING_FORMATS[0]
+THINK, *_, GEMMA = REASONING_FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,19 @@ class Merging:
     def decode(self, token_ids: object, *, skip_special_tokens: bool = True) -> str:
         return ""
 
+    def token_bytes(self, token_ids: object, *, skip_special_tokens: bool = False) -> bytes:
+        return b""
+
 
 def limit(tokenizer: Tokenizer, prompt: str, budget: int | None = 5) -> ThinkingLimit | None:
     return thinking_limit(SamplingParams(thinking_budget=budget), THINK, tokenizer, list(prompt.encode()))
 
 
 def test_marks_become_tokens(tokenizer: Tokenizer) -> None:
-    wanted = ThinkingLimit(max_tokens=5, opening=tuple(b"<think>"), closing=tuple(b"</think>"), is_open=False)
+    wanted = ThinkingLimit(
+        max_tokens=5, opening=tuple(b"<think>"), closing=tuple(b"</think>"), is_open=False,
+        spaces=tuple(b"\t\n\r "),
+    )  # fmt: skip
     assert limit(tokenizer, "hello") == wanted
     assert limit(tokenizer, "hello", None) is None
 
@@ -60,9 +66,16 @@ def test_a_model_that_does_not_reason_has_none(byte_model: Path) -> None:
 
 
 def test_a_mark_that_might_be_missed_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"no token of its own for '</think>'"):
+    with pytest.raises(InvalidRequestError, match=r"no token of its own for '<think>'"):
         limit(Merging(), "hello")  # type: ignore[arg-type]
     assert limit(Merging(frozenset({1})), "hello") is not None  # type: ignore[arg-type]
+
+
+def test_white_space_at_the_end_of_a_mark_is_not_waited_for(tokenizer: Tokenizer) -> None:
+    """It may be written as one token with more of it."""
+    found = thinking_limit(SamplingParams(thinking_budget=5), GEMMA, tokenizer, [1])
+    assert found is not None
+    assert bytes(found.opening) == b"<|channel>thought"
 
 
 def test_the_request_has_it(tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ from triolet.runtime.adjustments import RowAdjuster
 from triolet.runtime.history import TokenHistory
 from triolet.runtime.thinking import ThinkingPhase
 
-OPENING, CLOSING = (5, 6), (7, 8, 7, 9)
+OPENING, CLOSING, SPACES = (5, 6), (7, 8, 7, 9), (2, 3)
 
 
 def phase_of(
     max_tokens: int, *, is_open: bool = True, closing: tuple[int, ...] = CLOSING
 ) -> tuple[ThinkingPhase, TokenHistory]:
-    limit = ThinkingLimit(max_tokens=max_tokens, opening=OPENING, closing=closing, is_open=is_open)
+    limit = ThinkingLimit(
+        max_tokens=max_tokens, opening=OPENING, closing=closing, is_open=is_open, spaces=SPACES
+    )
     phase = ThinkingPhase(limit)
     return phase, TokenHistory((), thinking=phase)
 
@@ -44,6 +46,9 @@ def followed(said: Sequence[int], max_tokens: int, *, is_open: bool = True) -> l
         ([1] * 8, True, [1, 1, 1, *CLOSING, 1]),
         ([5, 6, *[1] * 8], False, [5, 6, 1, 1, 1, *CLOSING, 1]),
         ([1] * 8, False, [1] * 8),
+        ([2, 3, 5, 6, *[1] * 6], False, [2, 3, 5, 6, 1, 1, 1, *CLOSING][:10]),
+        ([1, 5, 6, *[1] * 6], False, [1, 5, 6, *[1] * 6]),
+        ([2, 1, 2, 5, 6, *[1] * 6], False, [2, 1, 2, 5, 6, *[1] * 6]),
         ([1, *CLOSING, 1, 1, 1], True, [1, *CLOSING, 1, 1, 1]),
         ([1, 7, 8, 1, 1, 1], True, [1, 7, 8, 7, 9, 1]),
         ([7, 8, 7, 1, 1, 1], True, [7, 8, 7, 9, 1, 1]),
@@ -58,7 +63,7 @@ def test_a_budget_of_nothing_ends_it_at_once() -> None:
     assert followed([1] * 5, 0) == [*CLOSING, 1]
 
 
-TOKENS = st.lists(st.sampled_from([1, 5, 6, 7, 8, 9]), max_size=12)
+TOKENS = st.lists(st.sampled_from([1, 2, 5, 6, 7, 8, 9]), max_size=12)
 
 
 @given(
