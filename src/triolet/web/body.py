@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import accumulate
 from typing import TypeVar
 
 import anyio
@@ -23,8 +24,14 @@ DISCARD_BYTES = 64 * 2**20
 DISCARD_SECONDS = 5.0
 """How much of a body that nobody wants is read and dropped, and for how long."""
 
+MAX_DEPTH = 200
+"""Lists and objects inside each other. What is decoded is also compared, and written inside more of them, and
+for each of these there is a depth too many."""
+
 T = TypeVar("T")
 
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _AT_PATH = re.compile(r"^(?P<problem>.*) - at `(?:key in )?\$(?P<path>.*)`$", re.DOTALL)
 _NAMES_FIELD = re.compile(r"(?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 
@@ -70,13 +77,25 @@ async def discard_body(request: Request, *, timeout: float = DISCARD_SECONDS) ->
 def decode_json(data: bytes, kind: type[T]) -> T:
     """Decode strictly. Raises :class:`InvalidRequestError` whose ``param`` is the path of the wrong field."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        decoded = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise invalid_field(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"The body is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidRequestError("The body is not valid JSON: it is nested too deeply") from None
+    if _depth(data) > MAX_DEPTH:
+        raise InvalidRequestError(f"The body is nested too deeply: more than {MAX_DEPTH} lists and objects")
+    return decoded
+
+
+def _depth(data: bytes) -> int:
+    """How deeply valid JSON is nested, or a number that is no less and not above :data:`MAX_DEPTH`."""
+    num_opened = data.count(b"[") + data.count(b"{")
+    if num_opened <= MAX_DEPTH:
+        return num_opened
+    steps = (_STEPS[byte] for byte in _STRING.sub(b"", data) if byte in _STEPS)
+    return max(accumulate(steps), default=0)
 
 
 def invalid_field(text: str, inside: str = "") -> InvalidRequestError:

@@ -9,9 +9,11 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import serving
 
 from triolet.errors import InvalidRequestError, RequestTooLargeError
-from triolet.web.body import DISCARD_BYTES, BodyTimeoutError, decode_json, discard_body, read_body
+from triolet.web.body import DISCARD_BYTES, MAX_DEPTH, BodyTimeoutError, decode_json, discard_body, read_body
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +87,26 @@ async def test_json_errors_name_the_field(data: bytes, param: str | None, words:
     with pytest.raises(InvalidRequestError, match=words) as caught:
         decode_json(data, Outer)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("num_levels", [150, 250, 320, 900])
+async def test_what_can_be_read_can_be_told_again(num_levels: int, anyio_backend_name: str) -> None:
+    """A response names the tools of its request, inside of more than they were in."""
+    parameters = '{"a":' * num_levels + "1" + "}" * num_levels
+    tools = f'[{{"type": "function", "name": "f", "parameters": {parameters}}}]'
+    body = f'{{"input": "hi", "tool_choice": "none", "tools": {tools}}}'
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        answer = await running.client.post("/v1/responses", content=body.encode())
+    assert answer.status_code == (200 if num_levels < MAX_DEPTH else 400), answer.text[:300]
+
+
+def test_depth_is_bounded_and_brackets_in_texts_are_not_counted() -> None:
+    def deep(num_levels: int) -> bytes:
+        return b'{"items":[],"extra":' + b"[" * num_levels + b"]" * num_levels + b"}"
+
+    decode_json(deep(MAX_DEPTH - 1), Outer)
+    for num_levels in (MAX_DEPTH, 900, 100_000):
+        with pytest.raises(InvalidRequestError, match="nested too deeply"):
+            decode_json(deep(num_levels), Outer)
+    flat = [{"a": ["[" * 300, '{"' * 300, "\\", "]"]}] * MAX_DEPTH
+    assert decode_json(msgspec.json.encode({"items": [], "extra": flat}), Outer).extra == flat
