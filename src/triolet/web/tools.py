@@ -17,7 +17,9 @@ from triolet.text.tool_grammar import arguments_schema
 
 __all__ = ["Function", "Tool", "ToolUse", "tool_use_of"]
 
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
+MAX_NAME = 128
+"""As long as Anthropic's may be; those of OpenAI have 64 at most."""
 MODES = ("auto", "required")
 
 
@@ -77,8 +79,9 @@ def tool_use_of(tools: Sequence[Tool] | None, tool_choice: Any, is_parallel: boo
     is_forced = mode == "required"
     schemas: dict[str, Any] = {}
     places: list[int] = []
+    names = {tool.function.name for tool in chosen}
     for index, tool in enumerate(tools or ()):
-        if tool not in chosen:
+        if tool.function.name not in names:
             continue
         places.append(index)
         is_held = is_forced or bool(tool.function.strict)
@@ -133,9 +136,12 @@ def _check_tools(tools: Sequence[Tool]) -> None:
         name, where = tool.function.name, f"tools[{index}]"
         if tool.type != "function":
             raise _refusal(f"{where}.type", f"must be 'function', got {tool.type!r:.60}")
-        if not 0 < len(name) <= 64 or not all(c.isascii() and (c.isalnum() or c in "_-.") for c in name):
+        if not 0 < len(name) <= MAX_NAME or not all(
+            c.isascii() and (c.isalnum() or c in "_-.") for c in name
+        ):
             raise _refusal(
-                f"{where}.function.name", f"1 to 64 letters, digits and _ - . are allowed, got {name!r:.80}"
+                f"{where}.function.name",
+                f"1 to {MAX_NAME} letters, digits and _ - . are allowed, got {name!r:.160}",
             )
         if name in names:
             raise _refusal(f"{where}.function.name", f"{name!r} is there twice")

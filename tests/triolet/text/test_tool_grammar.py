@@ -19,7 +19,6 @@ from triolet.text.tool_grammar import CallGrammar, arguments_schema
 from triolet.text.tool_parsers.formats import TOOL_FORMATS
 from triolet.text.tool_parsers.hermes import HERMES
 from triolet.text.tool_parsers.tool_format import ToolFormat
-from triolet.web.tools import MAX_TOOLS
 
 pytestmark = pytest.mark.model
 
@@ -111,9 +110,9 @@ def test_what_is_forced_is_read_as_calls_with_valid_arguments(
 
 
 @pytest.mark.parametrize("form", TOOL_FORMATS, ids=lambda form: form.name)
-def test_as_many_tools_as_are_allowed_stay_within_the_limits_of_grammars(form: ToolFormat) -> None:
+def test_many_tools_stay_within_the_limits_of_grammars(form: ToolFormat) -> None:
     schema = arguments_schema({"properties": {name: {"type": "string"} for name in "abcdef"}})
-    names = [f"{number:x<64}" for number in range(MAX_TOOLS)]
+    names = [f"{number:x<64}" for number in range(128)]
     grammar = CallGrammar(form=form, schemas=dict.fromkeys(names, schema), reasoning=REASONING_FORMATS[0])
     for text in (grammar.forced(), grammar.free(), grammar.free({"type": "object"})):
         written = write_grammar(StructuredOutputs(grammar=text))
@@ -121,8 +120,8 @@ def test_as_many_tools_as_are_allowed_stay_within_the_limits_of_grammars(form: T
 
 
 def test_many_tools_can_be_called(smollm2_driver: Driver, smollm2_compiler: GrammarCompiler) -> None:
-    tools = {f"tool_{number}": arguments_schema(None) for number in range(MAX_TOOLS)}
-    right = STOP.replace("stop", f"tool_{MAX_TOOLS - 1}")
+    tools = {f"tool_{number}": arguments_schema(None) for number in range(128)}
+    right = STOP.replace("stop", "tool_127")
     grammar = CallGrammar(form=HERMES, schemas=tools)
     check(smollm2_driver, smollm2_compiler, grammar.forced(), [right], [STOP])
     check(smollm2_driver, smollm2_compiler, grammar.free(), [right, "Hi"], [STOP])

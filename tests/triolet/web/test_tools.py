@@ -48,6 +48,14 @@ def test_the_choice(choice: Any, names: list[str], is_forced: bool) -> None:
     assert asked.is_forced is asked.is_enforced is is_forced
 
 
+def test_there_is_room_for_the_tools_of_agents() -> None:
+    """Which come from several servers, and have their names before their own."""
+    names = [f"mcp__{number:x<100}__tool" for number in range(500)]
+    asked = use(*map(tool, names), choice="required")
+    assert asked is not None
+    assert list(asked.schemas) == names
+
+
 def test_nothing_may_be_called() -> None:
     assert use(F, choice="none") is None
     assert use() is use(choice="auto") is tool_use_of(None, None, None) is None
@@ -79,9 +87,9 @@ def test_the_template_gets_what_was_sent() -> None:
         ([F, F], None, "tools[1].function.name"),
         ([tool("")], None, "tools[0].function.name"),
         ([tool("a b")], None, "tools[0].function.name"),
-        ([tool("x" * 65)], None, "tools[0].function.name"),
+        ([tool("x" * 129)], None, "tools[0].function.name"),
         ([F | {"type": "custom"}], None, "tools[0].type"),
-        ([tool(f"f{i}") for i in range(129)], None, "tools"),
+        ([tool(f"f{i}") for i in range(1025)], None, "tools"),
         ([F], "any", "tool_choice"),
         ([F], named("g"), "tool_choice"),
         ([F], allowed("auto", [1]), "tool_choice"),
