@@ -1,6 +1,5 @@
 """An engine by contract alone: scripted tokens of one byte each, and gates that hold requests.
 
-
 It follows :class:`triolet.web.serving_engine.ServingEngine` and needs no model.
 """
 
@@ -225,7 +224,6 @@ class FakeEngine(FakeControl):
         self._death: Exception | None = None
 
     # ---- life
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await self._until(lambda: not self._is_loading_held or self._is_stopping)
         if self._break_with is not None:
