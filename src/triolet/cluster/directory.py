@@ -66,16 +66,22 @@ class Directory:
         cause: str,
         state: Literal[RankState.DOWN, RankState.LEFT] = RankState.DOWN,
     ) -> None:
-        """Say of ranks that nothing is heard of them any more, and why; what one told of its end stays.
+        """Say of ranks that nothing is heard of them any more, and why; what one told of its end stays,
+        and that it is for good.
 
         Whoever reports of them next is believed, whatever number its clock has it count from.
         """
         for rank in ranks:
             self._unheard.add(rank)
             known = self._reports[rank]
-            has_told = known.state in (RankState.DOWN, RankState.DEAD) and known.cause is not None
+            is_dead = known.state is RankState.DEAD
+            has_told = (is_dead or known.state is RankState.DOWN) and known.cause is not None
             self._reports[rank] = replace(
-                known, state=state, cause=known.cause if has_told else cause, load=None, phase=None
+                known,
+                state=RankState.DEAD if is_dead else state,
+                cause=known.cause if has_told else cause,
+                load=None,
+                phase=None,
             )
             self._note(rank)
 

@@ -11,18 +11,18 @@ of a link only that messages can be posted to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from math import ceil
 
 from triolet.args import EngineArgs
 from triolet.cluster.frames import WireError
+from triolet.cluster.held_requests import HeldRequests
 from triolet.cluster.losses import Losses
 from triolet.cluster.messages import Abort, Add, RankReport, Ready
 from triolet.cluster.placement import REQUEST_COST, Placement, PrefixAffinity
-from triolet.cluster.rank_link import MessagePost, RankLink, RoutedRequest
-from triolet.core.deadlines import Deadlines
+from triolet.cluster.rank_link import ENDED, MessagePost, RankLink, RoutedRequest
 from triolet.core.recent_ends import RecentEnds
 from triolet.errors import InvalidRequestError, OverloadedError
 from triolet.request import FinishReason, Request, RequestOptions, TokenOutput
@@ -51,11 +51,10 @@ class Dispatcher:
         affinity = PrefixAffinity(args.block_size) if args.enable_prefix_caching else None
         self.placement = Placement(len(self.ranks), affinity)
         self.outputs: list[TokenOutput] = []
-        self._max_num_queued_requests = args.max_num_queued_requests * len(self.ranks)
-        self._max_num_queued_tokens = args.max_num_queued_tokens * len(self.ranks)
+        self._max_num_queued_requests = args.max_num_queued_requests
+        self._max_num_queued_tokens = args.max_num_queued_tokens
         self._requests: dict[int, RoutedRequest] = {}
-        self._held: dict[int, RoutedRequest] = {}
-        self._deadlines = Deadlines()  # of those that are held: ranks keep the others'
+        self._held = HeldRequests(args.cluster_join_timeout)
         self._losses = Losses()
         self._retry_ids = count(-1, -1)
         self._recent_ends = RecentEnds()
@@ -123,7 +122,7 @@ class Dispatcher:
         """
         firsts = [*islice(rank.new.values(), 1)]
         if rank.state is not RankState.READY:
-            firsts += islice(self._held.values(), 1)
+            firsts += islice(self._held, 1)
         oldest = max((now - routed.arrived for routed in firsts), default=None)
         return replace(rank.statistics, state=rank.state, cause=rank.cause, oldest_waiting_age=oldest)
 
@@ -186,7 +185,7 @@ class Dispatcher:
                 self.ranks[report.rank].note_report(report, now)
         self._settle_losses(now)
         if self._held:
-            self._fail_hopeless(now)
+            self._fail_hopeless(list(self._held), {RankState.DEAD}, now)
             self._place_held(now)
         self._balance(now)
 
@@ -194,13 +193,14 @@ class Dispatcher:
 
     def next_due(self) -> float | None:
         """When :meth:`expire` will next have something to do; None if it will not."""
-        dues = (self._deadlines.next_due(), self._losses.next_due())
+        dues = (self._held.next_due(), self._losses.next_due())
         return min((due for due in dues if due is not None), default=None)
 
     def expire(self, now: float) -> None:
-        """End those that are late, and those that were not told in time why their rank was lost."""
-        for request_id in self._deadlines.take_late(now):
-            self._finish(self._held[request_id], FinishReason.TIMEOUT, now)
+        """End those that are late, and those that have waited for too long: for a rank, or for its cause."""
+        for routed in self._held.late(now):
+            self._finish(routed, FinishReason.TIMEOUT, now)
+        self._fail_hopeless(self._held.doubtful(now), ENDED, now)
         self._settle_losses(now)
 
     # ------------------------------------------------------------------ placing
@@ -239,22 +239,26 @@ class Dispatcher:
         )
 
     def _check_queue(self, requests: Sequence[Request], now: float) -> None:
-        num_queued = len(self._held) + sum(rank.num_queued for rank in self.ranks.values())
-        has_room = any(rank.has_room for rank in self.ranks.values())
-        if not has_room and num_queued + len(requests) > self._max_num_queued_requests:
+        ranks = self._wanted(requests[0])
+        held = [one for one in self._held if not set(ranks).isdisjoint(self._wanted(one.request))]
+        num_queued = len(held) + sum(rank.num_queued for rank in ranks)
+        max_num_queued = self._max_num_queued_requests * len(ranks)
+        has_room = any(rank.has_room for rank in ranks)
+        if not has_room and num_queued + len(requests) > max_num_queued:
             raise OverloadedError(
                 f"{num_queued} requests are waiting already, and with {len(requests)} more they would "
-                f"exceed {self._max_num_queued_requests} (--max-num-queued-requests for each engine); try "
+                f"exceed {max_num_queued} (--max-num-queued-requests for each engine); try "
                 "again later",
                 retry_after=self._recent_ends.retry_after(num_queued, now),
             )
-        held = sum(len(routed.request.prompt_token_ids) for routed in self._held.values())
-        num_waiting = held + sum(rank.num_queued_tokens for rank in self.ranks.values())
+        num_waiting = sum(len(one.request.prompt_token_ids) for one in held)
+        num_waiting += sum(rank.num_queued_tokens for rank in ranks)
+        max_num_waiting = self._max_num_queued_tokens * len(ranks)
         num_tokens = sum(len(request.prompt_token_ids) for request in requests)
-        if num_waiting and num_waiting + num_tokens > self._max_num_queued_tokens:
+        if num_waiting and num_waiting + num_tokens > max_num_waiting:
             raise OverloadedError(
                 f"the prompts that wait have {num_waiting} tokens; with the {num_tokens} of this one they "
-                f"would exceed {self._max_num_queued_tokens} (--max-num-queued-tokens for each engine); try "
+                f"would exceed {max_num_waiting} (--max-num-queued-tokens for each engine); try "
                 "again later",
                 retry_after=self._recent_ends.retry_after(num_queued, now),
             )
@@ -283,7 +287,7 @@ class Dispatcher:
             return
         candidates = candidates or self._candidates(routed.request)
         if not candidates:
-            self._hold(routed)
+            self._held.add(routed, now)
             return
         routed.wire_id = next(self._retry_ids)
         request = replace(routed.request, request_id=routed.wire_id, options=options)
@@ -297,16 +301,10 @@ class Dispatcher:
             assert rank.link is not None
             rank.link.post(Abort((routed.wire_id,)))
 
-    def _hold(self, routed: RoutedRequest) -> None:
-        request_id = routed.request.request_id
-        self._held[request_id] = routed
-        self._deadlines.add(request_id, routed.request.options, routed.arrived)
-
     def _place_held(self, now: float) -> None:
-        for request_id, routed in list(self._held.items()):
+        for routed in list(self._held):
             if self._candidates(routed.request):
-                del self._held[request_id]
-                self._deadlines.discard(request_id)
+                self._held.discard(routed.request.request_id)
                 self._resend(routed, now)
 
     def _balance(self, now: float) -> None:
@@ -335,8 +333,7 @@ class Dispatcher:
         del self._requests[request_id]
         if routed.rank is not None:
             routed.rank.take(routed)
-        if self._held.pop(request_id, None) is not None:
-            self._deadlines.discard(request_id)
+        self._held.discard(request_id)
         self._recent_ends.add(now)
 
     def _finish(
@@ -358,24 +355,26 @@ class Dispatcher:
             if routed.request.request_id in self._requests:
                 self._finish(routed, FinishReason.ERROR, now, cause)
 
-    def _fail_hopeless(self, now: float) -> None:
-        """End what is held for ranks that have all ended for good."""
-        for routed in list(self._held.values()):
+    def _fail_hopeless(self, held: Iterable[RoutedRequest], states: Container[RankState], now: float) -> None:
+        """End those whose ranks are all in one of these states."""
+        for routed in held:
             ranks = self._wanted(routed.request)
-            if all(rank.state is RankState.DEAD for rank in ranks):
-                cause = "; ".join(f"rank {rank.rank}: {rank.statistics.cause}" for rank in ranks)
+            if all(rank.state in states for rank in ranks):
+                cause = "; ".join(
+                    f"rank {rank.rank}: {rank.statistics.cause or rank.state}" for rank in ranks
+                )
                 self._finish(routed, FinishReason.ERROR, now, cause)
 
     def check_integrity(self) -> None:
         """Assert that each request is in one place and that all counts are right."""
-        held = set(map(id, self._held.values()))
+        held = set(map(id, self._held))
         for request_id, routed in self._requests.items():
             assert routed.request.request_id == request_id
             is_at_rank = routed.rank is not None and routed.rank.requests.get(routed.wire_id) is routed
             assert is_at_rank + (id(routed) in held) + (routed in self._losses) == 1
         num_placed = sum(len(rank.requests) for rank in self.ranks.values())
         assert num_placed + len(self._held) <= len(self._requests)
-        assert len(self._deadlines) <= len(self._held)
+        self._held.check_integrity()
         for rank in self.ranks.values():
             rank.check_integrity()
 

@@ -14,7 +14,7 @@ from triolet.cluster.placement import REQUEST_COST, RankBurden
 from triolet.request import Request
 from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
 
-__all__ = ["MessagePost", "RankLink", "RoutedRequest"]
+__all__ = ["ENDED", "MessagePost", "RankLink", "RoutedRequest"]
 
 FULL_KV_USAGE = 0.9
 ENDED = frozenset({RankState.DOWN, RankState.LEFT, RankState.DEAD})

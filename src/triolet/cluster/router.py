@@ -215,6 +215,10 @@ class Router:
         except TrioletError as exc:
             link.close(f"cannot be paused or put to sleep as the others are: {exc}")
             return
+        rank = self._dispatcher.ranks[ready.rank]
+        if rank.link is not None and rank.generation is not None and ready.generation < rank.generation:
+            link.close("not taken in: a newer process of this rank is here")
+            return
         if self._end is not None:
             link.post(Drain(max(0.0, self._end - anyio.current_time())))
         self._calls[ready.rank] = calls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
@@ -43,6 +45,18 @@ def test_a_rank_of_which_nothing_is_heard_is_down_until_it_reports_anew() -> Non
     assert directory.reports[0] == report(0, 2), "of another machine, whose clock is behind"
     directory.update([report(0, generation=1), report(0, generation=4)])
     assert directory.reports == (report(0, 4), report(1))
+
+
+@pytest.mark.parametrize("state", [RankState.DOWN, RankState.LEFT])
+def test_what_ended_for_good_stays_so_until_it_reports_anew(
+    state: Literal[RankState.DOWN, RankState.LEFT],
+) -> None:
+    directory = Directory([0])
+    directory.update([report(0, 3, RankState.DEAD, "restarted too often")])
+    directory.mark_down([0], "node b is lost", state)
+    assert directory.reports[0] == report(0, 3, RankState.DEAD, "restarted too often")
+    directory.update([report(0, 1)])
+    assert directory.reports[0] == report(0, 1)
 
 
 @pytest.fixture

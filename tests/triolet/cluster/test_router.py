@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import TaskGroup
-from tests.triolet.cluster.ranks import FakeLink, ask, ready, report, router_args, said
+from tests.triolet.cluster.ranks import ask, report, router_args, said
+from tests.triolet.cluster.routers import Served, asked, served
 
 from triolet.cluster.client import EngineClient
-from triolet.cluster.codec import from_plain, to_plain
+from triolet.cluster.codec import to_plain
 from triolet.cluster.control_state import ControlState, Order
 from triolet.cluster.messages import Abort, Call, Drain, Outputs, RemoteError, Result
 from triolet.cluster.router import Router
@@ -24,66 +22,6 @@ from triolet.statistics import CoreStatistics, RankState, RankStatistics
 pytestmark = pytest.mark.anyio
 
 STOP = FinishReason.STOP
-
-
-class Served:
-    """A router that runs, and the links of its ranks."""
-
-    def __init__(self, router: Router, tasks: TaskGroup) -> None:
-        self.router = router
-        self.tasks = tasks
-        self.links: dict[int, FakeLink] = {}
-
-    async def join(self, rank: int, generation: int = 0, **fields: Any) -> FakeLink:
-        """A rank dials; returns once everything has come to rest."""
-        self.links[rank] = link = FakeLink()
-        self.tasks.start_soon(self.router.serve_rank, link, ready(rank, generation, **fields))
-        await anyio.wait_all_tasks_blocked()
-        return link
-
-    async def lose(self, rank: int) -> None:
-        self.links[rank].close("closed by the other side")
-        await anyio.wait_all_tasks_blocked()
-
-    async def answer(self, rank: int, method: str, value: Any = None, error: Exception | None = None) -> Call:
-        """Wait for a rank to be called, and answer."""
-        call: Call = await self.links[rank].next(Call)
-        assert method in (call.method, asked(call).method)
-        self.links[rank].say(Result(call.call_id, value, None if error is None else RemoteError.of(error)))
-        return call
-
-    async def during(self, call: Awaitable[Any], *answers: Awaitable[Any]) -> Any:
-        """What a call comes to while these answers are given."""
-        got: list[Any] = []
-
-        async def make() -> None:
-            try:
-                got.append(await call)
-            except Exception as exc:
-                got.append(exc)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(make)
-            for one in answers:
-                await one
-        return got[0]
-
-
-def asked(call: Call) -> Order:
-    """The order in a call, if it is one."""
-    return from_plain(Order, call.arguments[0]) if call.method == "follow" else Order()
-
-
-@asynccontextmanager
-async def served(num_ranks: int = 2, *, num_front_ends: int = 1, **options: Any) -> AsyncIterator[Served]:
-    router = Router(router_args(**options), range(num_ranks), num_front_ends=num_front_ends)
-    async with anyio.create_task_group() as tasks:
-        served = Served(router, tasks)
-        tasks.start_soon(router.run)
-        for rank in range(num_ranks):
-            await served.join(rank)
-        yield served
-        tasks.cancel_scope.cancel()
 
 
 def test_a_router_is_an_engine_client() -> None:
@@ -195,6 +133,14 @@ async def test_ranks_keep_the_time_that_requests_have_by_themselves() -> None:
         await cluster.lose(0)
         (told,) = (await cluster.join(0, generation=1)).take(Drain)
         assert 29.0 < told.seconds < 30.0, "what is left of it"
+
+
+async def test_an_older_process_does_not_take_the_place_of_a_newer_one() -> None:
+    async with served() as cluster:
+        new = await cluster.join(0, generation=2)
+        old = await cluster.join(0, generation=1)
+        assert old.closed_reason == "not taken in: a newer process of this rank is here"
+        assert new.closed_reason is None
 
 
 async def test_a_rank_that_talks_nonsense_is_lost() -> None:
