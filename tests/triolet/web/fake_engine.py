@@ -342,7 +342,6 @@ class FakeEngine(FakeControl):
         await self._until(lambda: self.num_open == 0)
 
     async def wait_open(self, count: int) -> None:
-        """Until ``count`` requests are under way."""
         await self._until(lambda: self.num_open == count)
 
     async def wait_held(self) -> None:
@@ -366,7 +365,6 @@ class FakeEngine(FakeControl):
         self._end_all(error)
 
     def release(self, hold_at: int | None = None) -> None:
-        """Let requests go on, to the end or to another number of tokens."""
         self.hold_at = hold_at
         for stream in self._live():
             stream.wake()
