@@ -218,7 +218,8 @@ async def test_a_structured_answer_leaves_room_for_reasoning(anyio_backend_name:
     formats = [answer_format(schema), {"type": "json_object"}]
     for asked, expected in zip(formats, [schema, {"type": "object"}], strict=True):
         _, engine = await ask(anyio_backend_name, "x", reasoning=True, response_format=asked)
-        grammar = engine.submitted[0][1].structured_outputs.grammar  # type: ignore[union-attr]
+        params: Any = engine.submitted[0][1]
+        grammar = params.structured_outputs.grammar
         assert 'start: ("<think>" thought' in grammar
         assert f"answer: %json {json.dumps(expected)}\n" in grammar
         assert "calls" not in grammar
