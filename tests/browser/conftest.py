@@ -77,6 +77,12 @@ def engine(served: ToldEngine) -> ToldEngine:
 
 
 @pytest.fixture
+def modules(browser: Browser, served: ToldEngine) -> Page:
+    """A page for what its modules compute, whatever it shows: loading it anew takes a second."""
+    return Page(browser, served.url, is_used=True)
+
+
+@pytest.fixture
 def page(browser: Browser, engine: ToldEngine) -> Iterator[Page]:
     """The page, just opened. Afterwards nothing was found wrong by the browser."""
     page = Page(browser, engine.url)

@@ -47,11 +47,16 @@ def open_browser() -> Browser:
 
 
 class Page:
-    """The page of the server at ``url``, in a browser without anything of earlier visits."""
+    """The page of the server at ``url``, in a browser without anything of earlier visits.
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    ``is_used``: one that is open stays as it is.
+    """
+
+    def __init__(self, browser: Browser, url: str, *, is_used: bool = False) -> None:
         self.browser = browser
         self.url = url
+        if self._is_here and is_used:
+            return
         if self._is_here:
             # An answer that is still under way must not be kept after that.
             self.run("localStorage.clear(); sessionStorage.clear(); Storage.prototype.setItem = () => {}")

@@ -154,7 +154,7 @@ def test_an_answer_that_cannot_be_read_is_told_and_the_next_one_is_read(page: Pa
     page.wait(lambda: page.text("engine-state") == "ready")
 
 
-def test_metrics_are_read_as_by_prometheus(page: Page) -> None:
+def test_metrics_are_read_as_by_prometheus(modules: Page) -> None:
     """Labels with quotes, line ends and backslashes; and quantiles of whatever was observed."""
     cases = []
 
@@ -170,7 +170,7 @@ def test_metrics_are_read_as_by_prometheus(page: Page) -> None:
         cases.append((text, share, model, quantile(told.time_to_first_token, share)))
 
     collect()
-    found = page.call(
+    found = modules.call(
         "history.js prometheus.js",
         "given[0].map(([text, share]) => {"
         " const samples = parseMetrics(text);"
@@ -184,8 +184,8 @@ def test_metrics_are_read_as_by_prometheus(page: Page) -> None:
         assert told == pytest.approx(value)
 
 
-def test_what_happened_before_the_last_minute_is_left_out(page: Page) -> None:
-    rates = page.call(
+def test_what_happened_before_the_last_minute_is_left_out(modules: Page) -> None:
+    rates = modules.call(
         "history.js",
         "(() => { const history = new History(300); const told = [];"
         " for (let time = 0; time <= 400; time += 1) {"
@@ -200,9 +200,9 @@ def test_what_happened_before_the_last_minute_is_left_out(page: Page) -> None:
     ]
 
 
-def test_another_server_begins_a_new_history(page: Page) -> None:
+def test_another_server_begins_a_new_history(modules: Page) -> None:
     readings = [5, 9, 2, 3]
-    growth = page.call(
+    growth = modules.call(
         "history.js",
         "(() => { const history = new History(300);"
         " return given[0].map((outputTokens, time) => {"

@@ -65,14 +65,14 @@ def rendered(page: Page, *texts: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_is_understood(page: Page) -> None:
-    for (text, html), found in zip(UNDERSTOOD.items(), rendered(page, *UNDERSTOOD), strict=True):
+def test_what_is_understood(modules: Page) -> None:
+    for (text, html), found in zip(UNDERSTOOD.items(), rendered(modules, *UNDERSTOOD), strict=True):
         assert found["html"] == html, text
 
 
-def test_code_and_tables(page: Page) -> None:
+def test_code_and_tables(modules: Page) -> None:
     code, table, open_code = rendered(
-        page, "a\n```py\nx = '<b>'\n\n# no\n```\nb", "| a | b |\n|---|:-:|\n| 1 | `2` |\n", "```\nstill"
+        modules, "a\n```py\nx = '<b>'\n\n# no\n```\nb", "| a | b |\n|---|:-:|\n| 1 | `2` |\n", "```\nstill"
     )
     assert "<code>x = '&lt;b&gt;'\n\n# no</code>" in code["html"]
     assert code["html"].startswith("<p>a</p>")
@@ -92,7 +92,7 @@ def test_hostile_text_stays_text(page: Page, engine: ToldEngine) -> None:
     assert "<script>document.title = 'hacked'</script>" in page.find(".assistant > .text").text
 
 
-def test_whatever_is_written_is_harmless_and_grows_into_the_same(page: Page) -> None:
+def test_whatever_is_written_is_harmless_and_grows_into_the_same(modules: Page) -> None:
     texts: list[str] = []
 
     @settings(max_examples=150)
@@ -102,7 +102,7 @@ def test_whatever_is_written_is_harmless_and_grows_into_the_same(page: Page) -> 
         texts.append(text)
 
     collect()
-    for text, found in zip(texts, rendered(page, *texts), strict=True):
+    for text, found in zip(texts, rendered(modules, *texts), strict=True):
         assert set(found["tags"]) <= HARMLESS, text
         assert found["grown"] == found["html"], text
         for href, rel, target in found["links"]:
@@ -110,11 +110,11 @@ def test_whatever_is_written_is_harmless_and_grows_into_the_same(page: Page) -> 
             assert (rel, target) == ("noopener noreferrer nofollow", "_blank"), text
 
 
-def test_time_is_linear_in_the_text(page: Page) -> None:
+def test_time_is_linear_in_the_text(modules: Page) -> None:
     for piece in REPEATED:
         text = piece * (100_000 // len(piece))
         begun = time.monotonic()
-        page.call(
+        modules.call(
             "markdown.js", "void new MarkdownView(document.createElement('div')).update(given[0])", text
         )
         assert time.monotonic() - begun < 5, piece
