@@ -101,7 +101,33 @@ def derive_shape(
         head_port=args.data_parallel_rpc_port,
     )
     _check_ports(shape)
+    _check_master(args, shape)
     return shape
+
+
+def _check_master(args: ParallelArgs, shape: LaunchShape) -> None:
+    """That the shards of each rank over several machines can meet, and that all addresses can be names."""
+    for flag, host in (("data_parallel_address", shape.head_host), ("master_addr", args.master_addr)):
+        try:
+            host.encode("idna")
+        except UnicodeError as exc:
+            raise _wrong(f"{host!r} is no address of a machine: {exc}", flag) from exc
+    if shape.num_nodes_per_rank == 1:
+        return
+    last = args.master_port + shape.num_ranks - 1
+    if last > MAX_PORT:
+        raise _wrong(
+            f"--master-port {args.master_port} leaves no room: the ports up to {last} are needed, one for "
+            f"each rank; choose {MAX_PORT - shape.num_ranks + 1} or less",
+            "master_port",
+        )
+    if shape.num_ranks > 1 and shape.mode in ("internal", "headless") and args.data_parallel_address is None:
+        raise _wrong(
+            f"each of {shape.num_ranks} ranks over {shape.num_nodes_per_rank} machines meets on the first of "
+            "its own: give that one's address as --master-addr on its machines, and the head's as "
+            "--data-parallel-address on all",
+            "data_parallel_address",
+        )
 
 
 def _check_ports(shape: LaunchShape) -> None:

@@ -62,7 +62,7 @@ class ParallelArgs:
     nnodes: int = option(1, "Machines in all.", group="parallel", metavar="N")
     node_rank: int = option(0, "Number of this machine, 0 to nnodes-1.", group="parallel", metavar="N")
     master_addr: str = option(
-        "127.0.0.1", "Address of machine 0, where the processes of tensor parallel ranks meet.",
+        "127.0.0.1", "Address of the first machine of a tensor parallel rank, where its processes meet.",
         group="parallel", metavar="HOST",
     )  # fmt: skip
     master_port: int = option(29501, "Port there.", group="parallel")

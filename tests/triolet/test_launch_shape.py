@@ -86,7 +86,7 @@ def test_nothing_asked_for_is_one_process() -> None:
         ),
         (
             {"tensor_parallel_size": 2, "data_parallel_size": 2, "nnodes": 4, "node_rank": 2,
-             "headless": True},
+             "headless": True, "data_parallel_address": "10.0.0.1"},
             "headless", range(1, 2), range(0), range(0),
         ),
     ],
@@ -188,6 +188,16 @@ def test_a_rank_over_two_machines_knows_its_share() -> None:
              "api_server_count": 2},
             "ports up to 65536 are needed.*choose 65533 or less", "data_parallel_rpc_port",
         ),
+        ({"data_parallel_address": "a..b"}, "'a..b' is no address", "data_parallel_address"),
+        ({"master_addr": "a..b"}, "'a..b' is no address", "master_addr"),
+        (
+            {"nnodes": 4, "tensor_parallel_size": 2, "data_parallel_size": 2, "master_port": 65535},
+            "ports up to 65536 are needed.*choose 65534 or less", "master_port",
+        ),
+        (
+            {"nnodes": 4, "tensor_parallel_size": 2, "data_parallel_size": 2},
+            "2 ranks over 2 machines meets on the first of its own", "data_parallel_address",
+        ),
         ({"separate_engine": True, "max_model_len": "auto"}, "needs --kv-cache-bytes", "max_model_len"),
         ({"data_parallel_size": 2, "max_model_len": "auto"}, "needs --kv-cache-bytes", "max_model_len"),
     ],
@@ -268,6 +278,7 @@ def test_the_machines_of_a_launch_hold_every_rank_once(size: int, tensor: int, n
                     nnodes=nnodes,
                     node_rank=node_rank,
                     headless=node_rank > 0,
+                    data_parallel_address="10.0.0.1",
                 )
             )
         except UsageError:

@@ -138,7 +138,7 @@ class ApiServerProcess:
                         self.lines += arguments
                         self._on_line()
                     case Call() as call:
-                        tasks.start_soon(self._answer, link, call)
+                        tasks.start_soon(answer_call, link, call, self._answers)
                     case Result() as result:
                         assert self._calls is not None
                         self._calls.settle(result)
@@ -151,9 +151,6 @@ class ApiServerProcess:
             await anyio.sleep(END_PATIENCE)
             self._error = self._error or EngineError(f"{self._spec.name} hangs: {exc}")
             child.kill()
-
-    async def _answer(self, link: Link, call: Call) -> None:
-        link.post(await answer_call(call, self._answers))
 
 
 async def _not_running(name: str) -> Any:

@@ -21,7 +21,7 @@ from triolet.cluster.handshake import Peer, Role
 from triolet.cluster.joining import Credentials, dial
 from triolet.cluster.link import Link, LinkClosedError
 from triolet.cluster.messages import Abort, Add, Call, Drain, Ready, Start
-from triolet.cluster.rank_calls import result_of
+from triolet.cluster.rank_calls import send_answer
 from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
 from triolet.cluster.transport import Address, Transport
@@ -143,7 +143,7 @@ class FrontEndLinks:
                     case Drain(seconds):
                         task_group.start_soon(self._leave_after, seconds + DRAIN_MARGIN_SECONDS, front_end)
                     case Call(call_id, method, arguments):
-                        task_group.start_soon(self._answer, link, call_id, self._begin(method, arguments))
+                        task_group.start_soon(send_answer, link, call_id, self._begin(method, arguments))
                     case message:
                         raise WireError(f"{type(message).__name__} is nothing to ask an engine for")
         except LinkClosedError as exc:
@@ -170,7 +170,3 @@ class FrontEndLinks:
     async def _statistics(self) -> Any:
         (statistics,) = self._client.rank_statistics()
         return to_plain(statistics)
-
-    @staticmethod
-    async def _answer(link: Link, call_id: int, outcome: Awaitable[Any]) -> None:
-        link.post(await result_of(call_id, outcome))

@@ -14,8 +14,8 @@ from triolet.cluster.codec import from_plain
 from triolet.cluster.control_state import Order
 from triolet.cluster.frames import WireError
 from triolet.cluster.link import Link
-from triolet.cluster.messages import Call, Drain, Phase, RankReport, RankReports, RemoteError, Result
-from triolet.cluster.rank_calls import RankCalls, result_of
+from triolet.cluster.messages import Call, Drain, Phase, RankReport, RankReports, Result
+from triolet.cluster.rank_calls import RankCalls, send_answer
 
 __all__ = ["UNANSWERED", "Answer", "LauncherLink", "answer_call"]
 
@@ -106,23 +106,17 @@ class LauncherLink:
                         tasks.start_soon(drain, seconds, lead_seconds)
                     case Call(call_id, "follow", (order,)):
                         self._order = from_plain(Order, order)
-                        tasks.start_soon(self._obey, call_id, self._on_order(self._order))
+                        tasks.start_soon(send_answer, self._link, call_id, self._on_order(self._order))
                     case Call() as call:
-                        tasks.start_soon(self._answer, call)
+                        tasks.start_soon(answer_call, self._link, call, self._answers)
                     case Result() as result:
                         self._calls.settle(result)
                     case message:
                         raise WireError(f"{type(message).__name__} is no order to an API server")
 
-    async def _obey(self, call_id: int, obeying: Awaitable[Any]) -> None:
-        self._link.post(await result_of(call_id, obeying))
-
     async def _wait_serving(self, rank: int) -> None:
         await self._is_followed.wait()
         await self._wait_rank(rank)
-
-    async def _answer(self, call: Call) -> None:
-        self._link.post(await answer_call(call, self._answers))
 
 
 async def _no_engines(_: Any) -> list[Any]:
@@ -130,9 +124,10 @@ async def _no_engines(_: Any) -> list[Any]:
     return []
 
 
-async def answer_call(call: Call, answers: Mapping[str, Answer]) -> Result:
-    """Do what is asked for; what goes wrong is part of the answer."""
-    try:
-        return Result(call.call_id, await answers[call.method](*call.arguments))
-    except Exception as exc:
-        return Result(call.call_id, error=RemoteError.of(exc))
+async def answer_call(link: Link, call: Call, answers: Mapping[str, Answer]) -> None:
+    """Do what is asked for, and send back what it comes to."""
+
+    async def do() -> Any:
+        return await answers[call.method](*call.arguments)
+
+    await send_answer(link, call.call_id, do())

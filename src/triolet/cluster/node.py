@@ -192,4 +192,4 @@ class HeadlessNode:
             self._directory.unsubscribe(report)
 
     async def _answer(self, link: Link, call: Call) -> None:
-        link.post(await answer_call(call, {"restart_rank": self._restart_rank}))
+        await answer_call(link, call, {"restart_rank": self._restart_rank})

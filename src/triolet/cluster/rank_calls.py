@@ -18,7 +18,7 @@ from triolet.cluster.messages import Call, RemoteError, Result
 from triolet.cluster.rank_link import MessagePost
 from triolet.errors import EngineError
 
-__all__ = ["CallLostError", "RankCalls", "gather_answers", "result_of"]
+__all__ = ["CallLostError", "RankCalls", "gather_answers", "send_answer"]
 
 logger = logging.getLogger("triolet.cluster")
 
@@ -92,12 +92,17 @@ class RankCalls:
         return named.exception() if error.name != "RuntimeError" else EngineError(named.text)
 
 
-async def result_of(call_id: int, answer: Awaitable[Any]) -> Result:
-    """What a call comes to, to be sent back; what goes wrong is part of it."""
+async def send_answer(link: MessagePost, call_id: int, answer: Awaitable[Any]) -> None:
+    """Send back what a call comes to; what goes wrong, also in sending it, is what the caller is told."""
     try:
-        return Result(call_id, await answer)
+        result = Result(call_id, await answer)
     except Exception as exc:
-        return Result(call_id, error=RemoteError.of(exc))
+        result = Result(call_id, error=RemoteError.of(exc))
+    try:
+        link.post(result)
+    except WireError as exc:
+        error = EngineError(f"the answer cannot be sent: {exc}")
+        link.post(Result(call_id, error=RemoteError.of(error)))
 
 
 async def gather_answers(answers: Sequence[Awaitable[Any]]) -> list[Any]:

@@ -39,7 +39,7 @@ class ShardLaunch:
     def of(cls, args: EngineArgs, rank: int) -> ShardLaunch | None:
         """That of one of the ranks here; None where a rank is not cut into shards.
 
-        Ranks over several machines meet at the master address, each on a port of its own.
+        One over several machines meets at the master address, which is that of the first of its machines.
         """
         shape = args.launch_shape()
         if shape.tensor_parallel_size == 1:
@@ -81,6 +81,7 @@ class ShardLaunch:
         except OSError as error:
             raise UsageError(
                 f"tensor parallel shards cannot meet at {self.host}:{self.port}: {error.strerror or error}; "
-                "--master-addr must be an address of this machine, and --master-port free on it",
+                "--master-addr must be an address of this machine, the first of its rank, and --master-port "
+                "free on it",
                 param="master_addr",
             ) from error

@@ -31,12 +31,14 @@ CONTROL_ENDPOINTS = frozenset({
 })  # fmt: skip
 LONGEST_WAIT = 3600.0
 MAX_EMPTY_BODY = 4096
+MAX_IDS = 4096
+"""In one call: as many as other API servers can be told of at once."""
 
 
 class AbortBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """``POST /abort_requests``: ids of answers or of requests (``X-Request-Id``), or all of them."""
 
-    request_ids: Annotated[list[str], Meta(min_length=1)] | Literal["all"]
+    request_ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | Literal["all"]
 
 
 class RestartBody(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import anyio
 
+from triolet.core.errors import single_error
+
 __all__ = ["NoPeers", "Peers", "do_everywhere"]
 
 
@@ -44,7 +46,11 @@ async def do_everywhere(
     async def do_here() -> None:
         results.append(await here(*arguments))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(do_here)
-        results += await peers.call_peers(method, *arguments, seconds=seconds)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(do_here)
+            results += await peers.call_peers(method, *arguments, seconds=seconds)
+    except BaseExceptionGroup as group:
+        error = single_error(group)
+        raise error from error.__cause__
     return results

@@ -6,8 +6,8 @@ import anyio
 import pytest
 from tests.triolet.cluster.ranks import FakeLink
 
-from triolet.cluster.messages import Call, RemoteError, Result
-from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers, result_of
+from triolet.cluster.messages import Call, Message, RemoteError, Result, encode_message
+from triolet.cluster.rank_calls import CallLostError, RankCalls, gather_answers, send_answer
 from triolet.errors import ConflictError, EngineError, InvalidRequestError
 
 pytestmark = pytest.mark.anyio
@@ -93,8 +93,22 @@ async def test_of_many_answers_those_count_that_were_not_lost() -> None:
         await gather_answers([give(0), give(ConflictError("first")), give(ConflictError("second"))])
 
 
+class EncodingLink(FakeLink):
+    """Refuses what cannot be sent, as a link does."""
+
+    def post(self, message: Message) -> None:
+        encode_message(message)
+        super().post(message)
+
+
 async def test_what_a_call_comes_to_is_sent_back() -> None:
-    assert await result_of(3, give("done")) == Result(3, "done")
-    assert await result_of(4, give(ConflictError("no"))) == Result(
-        4, error=RemoteError.of(ConflictError("no"))
-    )
+    link = EncodingLink()
+    await send_answer(link, 3, give("done"))
+    await send_answer(link, 4, give(ConflictError("no")))
+    await send_answer(link, 5, give(object()))
+    done, failed, unsendable = link.posted
+    assert [done, failed] == [Result(3, "done"), Result(4, error=RemoteError.of(ConflictError("no")))]
+    assert isinstance(unsendable, Result)
+    assert unsendable.call_id == 5
+    assert unsendable.error is not None
+    assert unsendable.error.text.startswith("the answer cannot be sent: ")

@@ -25,20 +25,21 @@ def test_shards_of_one_machine_meet_on_any_port_of_the_loopback() -> None:
 
 
 @pytest.mark.parametrize(("node_rank", "first", "rank"), [(0, 0, 0), (1, 2, 0), (2, 0, 1), (3, 2, 1)])
-def test_ranks_over_machines_meet_at_the_master_each_on_a_port(node_rank: int, first: int, rank: int) -> None:
+def test_ranks_over_machines_meet_each_on_the_first_of_its_own(node_rank: int, first: int, rank: int) -> None:
     args = ServeArgs(
         tensor_parallel_size=4,
         data_parallel_size=2,
         nnodes=4,
         node_rank=node_rank,
         headless=node_rank > 0,
-        master_addr="10.1.2.3",
+        master_addr=f"10.1.2.{2 * rank}",
         master_port=600,
+        data_parallel_address="10.1.2.0",
     )
     launch = ShardLaunch.of(args, rank)
     assert launch is not None
     assert (launch.first, launch.num_local) == (first, 2)
-    assert (launch.host, launch.port) == ("10.1.2.3", 600 + rank)
+    assert (launch.host, launch.port) == (f"10.1.2.{2 * rank}", 600 + rank)
 
 
 def test_an_address_that_is_not_ours_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.args import ServeArgs
+from triolet.errors import EngineError
 from triolet.web.app import create_app
 from triolet.web.peers import NoPeers, do_everywhere
 
@@ -45,6 +46,15 @@ async def test_here_and_there() -> None:
     assert peers.calls == [("count", 3)]
 
 
+@pytest.mark.anyio
+async def test_what_goes_wrong_is_raised_as_it_is() -> None:
+    async def here() -> None:
+        raise EngineError("too long")
+
+    with pytest.raises(EngineError, match="too long"):
+        await do_everywhere(NoPeers(), "count", here)
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.anyio
 async def test_aborts_and_drains_are_everybodys() -> None:
@@ -54,6 +64,8 @@ async def test_aborts_and_drains_are_everybodys() -> None:
         client = create_app(engine, ServeArgs(admin_api_key="root"), peers=peers).test_client()
         answer = await client.post("/abort_requests", json={"request_ids": ["x"]}, headers=ADMIN)
         assert await answer.get_json() == {"status": "aborted", "num_aborted": 5}
+        many = {"request_ids": ["x"] * 4097}
+        assert (await client.post("/abort_requests", json=many, headers=ADMIN)).status_code == 400
         await client.post("/abort_requests", json={"request_ids": "all"}, headers=ADMIN)
         assert await peers.answers["abort_requests"](["x"]) == 0
         drained = await client.post("/drain?wait=1", headers=ADMIN)
