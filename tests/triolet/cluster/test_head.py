@@ -83,7 +83,7 @@ async def test_what_a_node_fails_with_is_told_of_all_its_ranks(caplog: pytest.Lo
             node.link.post(RankReports((dead,)))
             node.link.post(Leaving("engine 1 died once more: out of memory", is_failure=True))
             await node.link.flush()
-        assert (await head.wait_for(1, RankState.DOWN)).cause == "out of memory"
+        assert (await head.wait_for(1, RankState.DEAD)).cause == "out of memory"
         cause = "node gpu-7 has ended: engine 1 died once more: out of memory"
         assert (await head.wait_for(2, RankState.DOWN)).cause == cause
     assert [record.getMessage() for record in caplog.records] == [f"{cause}; ranks 1, 2 are down"]

@@ -274,7 +274,8 @@ async def test_an_engine_that_dies_for_good_ends_the_node() -> None:
             next(child for child in node.starter.children if child.name == "engine 1").kill()
         assert isinstance(node.outcome, EngineDeadError)
         assert "killed by SIGKILL" in str(node.outcome)
-        first, second = [(await head.wait_for(rank, RankState.DOWN)).cause for rank in (1, 2)]
+        first = (await head.wait_for(1, RankState.DEAD)).cause
+        second = (await head.wait_for(2, RankState.DOWN)).cause
         assert first is not None
         assert first.startswith("killed by SIGKILL"), "the engine's own"
         assert second == f"node b has ended: {node.outcome}"
