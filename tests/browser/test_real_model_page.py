@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.browser.page import Browser, Page
+from tests.integration.real_server import real_server
 
 ROOT = Path(__file__).parents[2]
 MAX_PICTURE_BYTES = 150_000
@@ -23,29 +20,10 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def url(smollm2_path: Path, browser: Browser) -> Iterator[str]:
-    """The address of a server that was started as a user starts it."""
-    path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
-    process = subprocess.Popen(
-        [
-            sys.executable, "-m", "server", str(smollm2_path), "--served-model-name", "smollm2-135m-instruct",
-            "--port", "0", "--num-kv-blocks", "256", "--num-threads", "2", "--speculation", "ngram",
-        ],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        announced = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert announced is not None, "the first line tells the address"
-        yield announced.group()
+    flags = ("--served-model-name", "smollm2-135m-instruct", "--num-threads", "2", "--speculation", "ngram")
+    with real_server(smollm2_path, *flags) as address:
+        yield address
         browser.get("about:blank")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_the_real_model_answers_and_the_engine_shows_it(url: str, browser: Browser) -> None:

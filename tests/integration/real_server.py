@@ -17,15 +17,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def real_server(model: Path, backend: str) -> Iterator[str]:
-    """The address of a server of the model ``smollm2``; it must end well on SIGTERM."""
+def real_server(model: Path, *flags: str) -> Iterator[str]:
+    """The address of a server of ``model``, called ``smollm2`` if no flag says otherwise.
+
+    It must end well on SIGTERM.
+    """
     path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
     process = subprocess.Popen(
         [
             sys.executable, "-m", "server", str(model), "--served-model-name", "smollm2",
-            "--port", "0", "--backend", backend, "--num-kv-blocks", "256", "--seed", "1",
+            "--port", "0", "--num-kv-blocks", "256", "--seed", "1", *flags,
         ],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -28,7 +28,7 @@ WEATHER: Any = {
 
 @pytest.fixture(scope="module")
 def server(smollm2_path: Path) -> Iterator[str]:
-    with real_server(smollm2_path, "asyncio") as address:
+    with real_server(smollm2_path) as address:
         yield address
 
 

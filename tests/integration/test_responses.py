@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +12,8 @@ import openai
 import pydantic
 import pytest
 from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from tests.integration.real_server import real_server
 
-ROOT = Path(__file__).parents[2]
 MODEL = "smollm2"
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -30,28 +25,8 @@ class Colour(pydantic.BaseModel):
 
 @pytest.fixture(scope="module")
 def server(smollm2_path: Path) -> Iterator[str]:
-    """The address of a server that was started as a user starts it; it must end well on SIGTERM."""
-    path = os.pathsep.join(str(ROOT / name) for name in ("src", "kernels"))
-    process = subprocess.Popen(
-        [
-            sys.executable, "-m", "server", str(smollm2_path), "--served-model-name", MODEL, "--port", "0",
-            "--num-kv-blocks", "256", "--seed", "1",
-        ],
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        announced = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert announced is not None, "the first line tells the address"
-        yield announced.group()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.communicate()
+    with real_server(smollm2_path) as url:
+        yield url
 
 
 @pytest.fixture

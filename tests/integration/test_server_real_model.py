@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def server(request: pytest.FixtureRequest, smollm2_path: Path) -> Iterator[str]:
     """The address of a server that was started as a user starts it."""
-    with real_server(smollm2_path, request.param) as address:
+    with real_server(smollm2_path, "--backend", request.param) as address:
         yield address
 
 
