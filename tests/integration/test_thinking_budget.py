@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from tests.byte_llama import write_byte_llama
 from tests.triolet.web.serving import Running, events_of, serving
 
-from triolet import Engine
+from triolet import Engine, SamplingParams
 
 pytestmark = pytest.mark.anyio
 TEMPLATE = (
@@ -93,3 +94,42 @@ async def test_a_format_holds_for_what_comes_after_it(running: Running) -> None:
     assert json.loads(choice["message"]["content"])["a"] in (1, 2)
     assert choice["message"]["reasoning"]
     assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("speculation", ["off", "ngram"])
+async def test_it_is_kept_by_the_preempted_and_with_a_warm_cache(
+    speculation: str, thinking_llama: Path
+) -> None:
+    """All together want more blocks than there are; twice, so that the second prompts are cached."""
+    options: dict[str, Any] = {
+        "block_size": 8,
+        "num_threads": 1,
+        "dtype": "float32",
+        "max_num_seqs": 4,
+        "max_model_len": 120,
+    }
+    params = SamplingParams(thinking_budget=20, max_tokens=60, ignore_eos=True, seed=5)
+    prompts = [f"<{number}> say it again and again<think>" for number in range(4)]
+    answers: dict[int, list[list[int]]] = {}
+    for num_blocks in (64, 24):
+        engine = Engine(
+            model=str(thinking_llama), num_kv_blocks=num_blocks, max_num_batched_tokens=32,
+            speculation=speculation, **options,
+        )  # fmt: skip
+        async with engine:
+            found = answers[num_blocks] = [[] for _ in range(2 * len(prompts))]
+
+            async def run(place: int, engine: Engine = engine, found: list[list[int]] = found) -> None:
+                async for output in engine.generate(prompts[place % 4], params):
+                    found[place] = list(output.outputs[0].token_ids)
+
+            for places in (range(4), range(4, 8)):
+                async with anyio.create_task_group() as group:
+                    for place in places:
+                        group.start_soon(run, place)
+            scheduler = engine.statistics().ranks[0].scheduler
+            assert bool(scheduler.num_preemptions) == (num_blocks == 24)
+    assert answers[24] == answers[64]
+    assert answers[64][:4] == answers[64][4:]
+    for tokens in answers[64]:
+        assert bytes(tokens[20:28]) == b"</think>"
