@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.triolet.cluster.ranks import ask
 
 from triolet.cluster.held_requests import HeldRequests
 from triolet.cluster.rank_link import RoutedRequest
 
 
-def routed(request_id: int, arrived: float = 0.0, **options: float) -> RoutedRequest:
+def routed(request_id: int, arrived: float = 0.0, **options: Any) -> RoutedRequest:
     return RoutedRequest(ask(request_id, **options), arrived, request_id)
 
 
