@@ -317,12 +317,14 @@ class Dispatcher:
         """Move the newest of those that wait, as long as they are better off elsewhere."""
         for routed in reversed(list(rank.new.values())):
             has_waited = rank.num_over or routed.sent <= rank.previously_reported_at
-            if not has_waited or routed.request.options.data_parallel_rank is not None:
+            is_bound = routed.request.options.data_parallel_rank is not None
+            if not has_waited or is_bound or now < routed.may_move_at:
                 continue
             better = [other for other in self.ranks.values() if _is_better(other, rank, routed.request)]
             if not better or not rank.num_movable:
                 return
             self._recall(routed)
+            routed.num_moves += 1
             rank.note_moved()
             self._resend(routed, now, better)
 

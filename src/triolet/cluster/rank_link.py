@@ -17,6 +17,8 @@ from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
 __all__ = ["ENDED", "MessagePost", "RankLink", "RoutedRequest"]
 
 FULL_KV_USAGE = 0.9
+STAY_SECONDS = 0.25
+"""Half of what a request stays where it was moved to first."""
 ENDED = frozenset({RankState.DOWN, RankState.LEFT, RankState.DEAD})
 LEAVING = ENDED | {RankState.DRAINING}
 
@@ -36,7 +38,7 @@ class RoutedRequest:
     """A request under way. ``wire_id`` is its id at the rank it was last given to, ``sent`` when it was.
 
     ``has_output``: something of it has come back, so that it can be had from this rank alone. ``num_losses``:
-    ranks that were lost while they had it.
+    ranks that were lost while they had it. ``num_moves``: from ranks where it waited.
     """
 
     request: Request
@@ -46,6 +48,16 @@ class RoutedRequest:
     rank: RankLink | None = None
     has_output: bool = False
     num_losses: int = 0
+    num_moves: int = 0
+
+    @property
+    def may_move_at(self) -> float:
+        """It stays for twice as long after each move but the first.
+
+        Front ends that know the same at the same time move theirs to the same place; without this they would
+        do so for ever, before anything of them is computed.
+        """
+        return self.sent + (STAY_SECONDS * 2.0**self.num_moves if self.num_moves else 0.0)
 
 
 class RankLink:

@@ -232,6 +232,21 @@ class TestMoving:
         cluster.tell(0, num_waiting=0, num_running=1)
         assert cluster.added(1) == []
 
+    def test_one_that_has_moved_stays_longer_each_time(self) -> None:
+        """Other front ends move theirs to the same place at the same time."""
+        cluster = Cluster(max_num_seqs=1, has_peers=True)
+        cluster.add(ask(0))
+        assert cluster.added(0) == [0]
+        places = []
+        for tenth in range(1, 41):
+            cluster.now = tenth / 10
+            (here,) = [number for number, rank in cluster.dispatcher.ranks.items() if rank.requests]
+            cluster.tell(1 - here, num_running=0, num_waiting=0)
+            cluster.tell(here, num_running=1, num_waiting=2)
+            if cluster.added(1 - here):
+                places.append((tenth, 1 - here))
+        assert places == [(1, 1), (6, 0), (16, 1), (36, 0)]
+
     def test_none_moves_where_it_would_be_no_better_off(self) -> None:
         cluster = Cluster(max_num_seqs=64)
         cluster.lose(1)
