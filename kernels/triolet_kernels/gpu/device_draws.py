@@ -1,0 +1,208 @@
+"""What drawing on a device reads and writes: tensors that stay where they are while their values change.
+
+A captured graph holds on to addresses, so the caller makes these once, for the most rows it will ever draw
+from, and fills them in place before each step: of a smaller batch, the beginning of each. The functions on
+them never wait for the device and allocate nothing:
+
+- :func:`triolet_kernels.gpu.adjusting.adjust_on_device`: biases, penalties, masks, on the logits in place;
+- :func:`triolet_kernels.gpu.drawing.draw_on_device`: temperature, top-k, top-p, min-p, the draw;
+- :func:`triolet_kernels.gpu.logprobs.logprobs_on_device`: of the drawn token and the most likely ones;
+- :func:`triolet_kernels.gpu.adjusting.note_on_device`: count the drawn tokens, for penalties.
+
+A row with NaN or plus infinity among its logits, or with no finite one, has a ``highest`` that is not finite:
+that is the flag of an error of that row alone. This module knows no kernel.
+
+R rows, V logits each; tensors may have more rows than the logits, of which nothing is read or written. All tensors are contiguous and on the device of the logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "DeviceAdjustments",
+    "DeviceDrawSettings",
+    "DeviceDraws",
+    "DeviceLogprobs",
+    "num_mask_words",
+]
+
+NUM_LANES = 1024
+"""A row is dealt out to so many lanes, token i to lane ``i % NUM_LANES``; the maxima bound the likeliest."""
+NUM_PARTS = 64
+"""A row is cut into so many parts, runs of tokens, each with its own sum of weights."""
+MAX_CANDIDATES = 2048
+"""Among so many of the likeliest tokens a filtered draw is settled without reading the row again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceDrawSettings:
+    """How to draw from each row; see :class:`triolet_kernels.ops.DrawSettings`. All are ``(R,)``.
+
+    ``temperatures``, ``top_p``, ``min_p`` float64, ``top_k`` int64. The random number is number ``numbers``
+    (int64: 0 of a token drawn at first, 1 of one drawn with a mask) of the pair of ``seeds`` and
+    ``positions`` (int64), as ``triolet.runtime.random.uniforms`` makes it: Philox4x32-10.
+    """
+
+    temperatures: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seeds: Tensor
+    positions: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def allocate(cls, num_rows: int, device: torch.device) -> Self:
+        """Greedy ones."""
+        integers = torch.zeros(4, num_rows, dtype=torch.int64, device=device)
+        floats = torch.zeros(3, num_rows, dtype=torch.float64, device=device)
+        floats[1] = 1.0
+        temperatures, top_p, min_p = floats.unbind()
+        top_k, seeds, positions, numbers = integers.unbind()
+        return cls(
+            temperatures=temperatures,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seeds=seeds,
+            positions=positions,
+            numbers=numbers,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceDraws:
+    """What was drawn, and what it takes to find out.
+
+    Results: ``token_ids (R,)`` int64, ``highest (R,)`` float32 and ``num_kept (R,)`` int64 as in
+    :class:`triolet_kernels.ops.DrawnTokens`; ``masses (R,)`` int64: the weight of the kept tokens, that of
+    the likeliest being ``2 ** mass_bits(V)``; 0 of greedy rows.
+    Scratch: ``best (R, NUM_PARTS)`` int64, ``lane_maxima (R, NUM_LANES)`` int32, ``part_masses
+    (R, NUM_PARTS)`` int64, ``candidates (R, MAX_CANDIDATES)`` int64.
+    """
+
+    token_ids: Tensor
+    highest: Tensor
+    num_kept: Tensor
+    masses: Tensor
+    best: Tensor
+    lane_maxima: Tensor
+    part_masses: Tensor
+    candidates: Tensor
+
+    @classmethod
+    def allocate(cls, num_rows: int, device: torch.device) -> Self:
+        """Without values. 28 KiB a row."""
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.empty(num_rows, *shape, dtype=dtype, device=device)
+
+        return cls(
+            token_ids=empty(),
+            highest=empty(dtype=torch.float32),
+            num_kept=empty(),
+            masses=empty(),
+            best=empty(NUM_PARTS),
+            lane_maxima=empty(NUM_LANES, dtype=torch.int32),
+            part_masses=empty(NUM_PARTS),
+            candidates=empty(MAX_CANDIDATES),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceLogprobs:
+    """Log-probabilities of R rows, of up to N most likely tokens each.
+
+    ``num_top (R,)`` int64 is read: how many are asked for, at most N; -1 is none, not even of the drawn
+    token. The rest is written: ``token_ids (R, 1 + N)`` int64 and ``logprobs (R, 1 + N)`` float32, the drawn token
+    first, then the most likely ones in order, -1 and minus infinity where there are fewer; ``ranks (R,)``
+    int64 of the drawn token, from 1.
+    """
+
+    num_top: Tensor
+    token_ids: Tensor
+    logprobs: Tensor
+    ranks: Tensor
+
+    @classmethod
+    def allocate(cls, num_rows: int, max_top: int, device: torch.device) -> Self:
+        """Nothing asked for, of at most ``max_top`` tokens beside the drawn one."""
+        shape = (num_rows, 1 + max_top)
+        return cls(
+            num_top=torch.full((num_rows,), -1, dtype=torch.int64, device=device),
+            token_ids=torch.empty(shape, dtype=torch.int64, device=device),
+            logprobs=torch.empty(shape, dtype=torch.float32, device=device),
+            ranks=torch.empty(num_rows, dtype=torch.int64, device=device),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceAdjustments:
+    """What is done to each row of logits before the draw, in this order.
+
+    1. ``biases (N,)`` float32 are added to those of ``bias_token_ids (N,)`` int32: of row r, the ones from
+       ``bias_starts`` to before ``bias_ends`` (R,) int32; no token twice. Minus infinity forbids a token.
+    2. Penalties ``repetition``, ``frequency``, ``presence`` (R,) float32, by what row ``history_rows (R,)``
+       int32 of the histories says; -1 is no penalties. ``prompt_bits (H, ceil(V / 32))`` int32: bit
+       ``i % 32`` of word ``i // 32`` is set if token i is in the prompt; ``output_counts (H, V)`` int32: how
+       often it is in the output.
+    3. What row ``mask_rows (R,)`` int32 of ``masks (M, ceil(V / 32))`` int32 has no bit for is forbidden; -1
+       is no mask. NaN and plus infinity are left to be seen.
+
+    Histories, masks and biases may be in any order, and rows may share them; only a history that
+    :func:`~triolet_kernels.gpu.adjusting.note_on_device` is to count for belongs to one row.
+    """
+
+    bias_starts: Tensor
+    bias_ends: Tensor
+    bias_token_ids: Tensor
+    biases: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+    history_rows: Tensor
+    prompt_bits: Tensor
+    output_counts: Tensor
+    mask_rows: Tensor
+    masks: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        num_rows: int,
+        vocab_size: int,
+        device: torch.device,
+        *,
+        num_histories: int,
+        num_masks: int,
+        num_biases: int,
+    ) -> Self:
+        """No adjustments yet. A history takes some 4 bytes for each token of the vocabulary, a mask a bit."""
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            bias_starts=zeros(num_rows),
+            bias_ends=zeros(num_rows),
+            bias_token_ids=zeros(num_biases),
+            biases=zeros(num_biases, dtype=torch.float32),
+            repetition=zeros(num_rows, dtype=torch.float32) + 1,
+            frequency=zeros(num_rows, dtype=torch.float32),
+            presence=zeros(num_rows, dtype=torch.float32),
+            history_rows=zeros(num_rows) - 1,
+            prompt_bits=zeros(num_histories, num_mask_words(vocab_size)),
+            output_counts=zeros(num_histories, vocab_size),
+            mask_rows=zeros(num_rows) - 1,
+            masks=zeros(num_masks, num_mask_words(vocab_size)),
+        )
+
+
+def num_mask_words(vocab_size: int) -> int:
+    """How many 32-bit words hold a bit for each token."""
+    return -(-vocab_size // 32)

@@ -1,0 +1,45 @@
+"""Tensors for drawing on a device: what they hold at first."""
+
+from __future__ import annotations
+
+import torch
+
+from triolet_kernels.gpu.device_draws import (
+    DeviceAdjustments,
+    DeviceDraws,
+    DeviceDrawSettings,
+    DeviceLogprobs,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_settings_are_greedy_at_first() -> None:
+    settings = DeviceDrawSettings.allocate(3, CPU)
+    assert settings.temperatures.tolist() == [0.0] * 3
+    assert settings.top_k.tolist() == [0] * 3
+    assert settings.top_p.tolist() == [1.0] * 3
+    assert settings.min_p.tolist() == [0.0] * 3
+    assert settings.numbers.dtype == settings.seeds.dtype == settings.positions.dtype == torch.int64
+
+
+def test_draws_have_room_for_every_row() -> None:
+    draws = DeviceDraws.allocate(4, CPU)
+    assert draws.token_ids.shape == draws.highest.shape == draws.num_kept.shape == draws.masses.shape == (4,)
+    assert draws.candidates.is_contiguous()
+
+
+def test_no_log_probabilities_are_asked_for_at_first() -> None:
+    logprobs = DeviceLogprobs.allocate(2, 5, CPU)
+    assert logprobs.num_top.tolist() == [-1, -1]
+    assert logprobs.token_ids.shape == logprobs.logprobs.shape == (2, 6)
+
+
+def test_there_are_no_adjustments_at_first() -> None:
+    adjustments = DeviceAdjustments.allocate(2, 33, CPU, num_histories=3, num_masks=1, num_biases=4)
+    assert adjustments.bias_starts.equal(adjustments.bias_ends)
+    assert adjustments.history_rows.tolist() == adjustments.mask_rows.tolist() == [-1, -1]
+    assert adjustments.repetition.tolist() == [1.0, 1.0]
+    assert adjustments.prompt_bits.shape == (3, 2)
+    assert adjustments.output_counts.shape == (3, 33)
+    assert adjustments.masks.shape == (1, 2)
