@@ -1,18 +1,20 @@
 """What drawing on a device reads and writes: tensors that stay where they are while their values change.
 
 A captured graph holds on to addresses, so the caller makes these once, for the most rows it will ever draw
-from, and fills them in place before each step: of a smaller batch, the beginning of each. The functions on
-them never wait for the device and allocate nothing:
+from, and fills them in place before each step: of a smaller batch, the beginning of each. The methods of
+:class:`triolet_kernels.gpu.GpuOps` that work on them never wait for the device and allocate nothing:
 
-- :func:`triolet_kernels.gpu.adjusting.adjust_on_device`: biases, penalties, masks, on the logits in place;
-- :func:`triolet_kernels.gpu.drawing.draw_on_device`: temperature, top-k, top-p, min-p, the draw;
-- :func:`triolet_kernels.gpu.logprobs.logprobs_on_device`: of the drawn token and the most likely ones;
-- :func:`triolet_kernels.gpu.adjusting.note_on_device`: count the drawn tokens, for penalties.
+- ``adjust_on_device(logits, adjustments)``: biases, penalties, masks, on the logits in place;
+- ``draw_on_device(logits, settings, draws)``: temperature, top-k, top-p, min-p, the draw;
+- ``logprobs_on_device(logits, draws, logprobs, settings=None)``: of the drawn token and the most likely ones,
+  of the model's distribution, or with ``settings`` of the one that was drawn from;
+- ``note_on_device(adjustments, draws, num_rows)``: count the drawn tokens, for penalties.
 
 A row with NaN or plus infinity among its logits, or with no finite one, has a ``highest`` that is not finite:
 that is the flag of an error of that row alone. This module knows no kernel.
 
-R rows, V logits each; tensors may have more rows than the logits, of which nothing is read or written. All tensors are contiguous and on the device of the logits.
+R rows, V logits each; tensors may have more rows than the logits, of which nothing is read or written. All
+tensors are contiguous and on the device of the logits.
 """
 
 from __future__ import annotations
@@ -119,9 +121,9 @@ class DeviceLogprobs:
     """Log-probabilities of R rows, of up to N most likely tokens each.
 
     ``num_top (R,)`` int64 is read: how many are asked for, at most N; -1 is none, not even of the drawn
-    token. The rest is written: ``token_ids (R, 1 + N)`` int64 and ``logprobs (R, 1 + N)`` float32, the drawn token
-    first, then the most likely ones in order, -1 and minus infinity where there are fewer; ``ranks (R,)``
-    int64 of the drawn token, from 1.
+    token. The rest is written: ``token_ids (R, 1 + N)`` int64 and ``logprobs (R, 1 + N)`` float32, the drawn
+    token first, then the most likely ones in order, -1 and minus infinity where there are fewer; ``ranks
+    (R,)`` int64 of the drawn token, from 1.
     """
 
     num_top: Tensor
@@ -155,7 +157,7 @@ class DeviceAdjustments:
        is no mask. NaN and plus infinity are left to be seen.
 
     Histories, masks and biases may be in any order, and rows may share them; only a history that
-    :func:`~triolet_kernels.gpu.adjusting.note_on_device` is to count for belongs to one row.
+    ``note_on_device`` is to count for belongs to one row.
     """
 
     bias_starts: Tensor
