@@ -149,6 +149,14 @@ class Request:
     adjustments: LogitsAdjustments | None = None
     options: RequestOptions = field(default_factory=RequestOptions)
 
+    @property
+    def is_chosen_by_host(self) -> bool:
+        """Whether its tokens are chosen beside the device, from logits that are brought over.
+
+        The host may have to know what was said before, so no two tokens of it are on their way at once.
+        """
+        return self.adjustments is not None
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:

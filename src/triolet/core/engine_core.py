@@ -1,63 +1,41 @@
 """EngineCore: scheduler and model runner joined, token ids only, synchronous.
 
-One step is three calls: ``schedule`` decides, ``execute`` computes, ``commit`` records.
-:meth:`EngineCore.step` makes all three; the asynchronous service makes them apart, so that only ``execute``
-runs on the device thread.
+One step is three calls: ``schedule`` decides, ``execute`` computes, ``commit`` records. Where the device
+computes beside the host, ``launch`` in the place of ``execute`` leaves it computing, and returns what waits
+for the result. :meth:`EngineCore.step` makes all of them; the asynchronous service makes them apart.
 
 This module knows no event loop, no text and no torch.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from triolet.args import EngineArgs
 from triolet.core.accounts import Accounts
-from triolet.core.containment import does_work, execute_contained
+from triolet.core.containment import describe_failure, does_work, execute_contained
 from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
+from triolet.core.runner import OverlappedRunner, Runner
 from triolet.errors import ConflictError, EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
-from triolet.plan import LayerGroup, StepPlan, StepResult
+from triolet.plan import StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.shard_place import ShardPlace
 from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
 from triolet.statistics import CoreStatistics, SchedulerStatistics
 
-__all__ = ["CoreFactory", "EngineCore", "Runner", "build_core", "load_core"]
+__all__ = ["CoreFactory", "EngineCore", "build_core", "load_core"]
+
+logger = logging.getLogger("triolet.core")
 
 MAX_FAILED_STEPS = 3
-
-
-class Runner(Protocol):
-    """What the core needs of a model runner."""
-
-    @property
-    def layer_groups(self) -> tuple[LayerGroup, ...]: ...
-    @property
-    def block_size(self) -> int: ...
-    @property
-    def max_model_len(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    def execute(self, plan: StepPlan) -> StepResult: ...
-    def probe(self) -> None:
-        """Run a token through the model beside all that the runner keeps; raises if that does not work."""
-        ...
-
-    def release(self) -> None:
-        """Give the memory of weights and KV cache back to the system; all that was in the cache is gone."""
-        ...
-
-    def restore(self, part: str) -> None:
-        """Have ``weights`` or ``kv_cache`` again after :meth:`release`. Raises ModelLoadError."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class EngineCore:
@@ -78,6 +56,9 @@ class EngineCore:
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
+        self._overlapped = runner if isinstance(runner, OverlappedRunner) else None
+        self._under_way: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
+        self._last_ended = 0.0
         self._constraints = constraints
         self._grammars: dict[int, str] = {}
         self._clock = clock
@@ -166,6 +147,39 @@ class EngineCore:
             ) from failure
         return result
 
+    @property
+    def max_steps_under_way(self) -> int:
+        """How many steps may have been launched before the result of the first is taken."""
+        return 1 if self._overlapped is None else self._overlapped.max_steps_under_way
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Have the device compute a step; → what waits for its result. See :class:`OverlappedRunner`.
+
+        A failure to launch is contained as by :meth:`execute`. One that comes to light only with the result
+        is the device's, which then is of no use any more: EngineDeadError.
+        """
+        if self._overlapped is not None:
+            started = self._clock()
+            try:
+                return partial(self._wait, plan, started, self._overlapped.launch(plan))
+            except Exception as exc:
+                logger.warning(
+                    "step %d could not be launched and is run again: %s", plan.step_id, describe_failure(exc)
+                )
+        result = self.execute(plan)
+        return lambda: result
+
+    def _wait(self, plan: StepPlan, started: float, take_result: Callable[[], StepResult]) -> StepResult:
+        try:
+            result = take_result()
+        except Exception as exc:
+            cause = describe_failure(exc)
+            raise EngineDeadError(f"step {plan.step_id} was lost by the device: {cause}") from exc
+        self._num_failed_steps = 0
+        # The device began with it when it was done with the one before.
+        started, self._last_ended = max(started, self._last_ended), self._clock()
+        return replace(result, seconds=self._last_ended - started)
+
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Record what a step computed and return what it produced; plans are committed in order."""
         outputs = self._accounts.committed(plan, self._scheduler.commit(plan, result))
@@ -173,10 +187,17 @@ class EngineCore:
         return outputs
 
     def step(self) -> list[TokenOutput]:
-        """One whole step; empty when there was nothing to do. Requests that are late end before it."""
+        """One whole step; empty when there was nothing to do. Requests that are late end before it.
+
+        Where steps overlap, the next ones are launched before the result of this one is waited for.
+        """
         outputs = self.expire()
-        plan = self.schedule()
-        return outputs if plan is None else outputs + self.commit(plan, self.execute(plan))
+        while len(self._under_way) < self.max_steps_under_way and (plan := self.schedule()) is not None:
+            self._under_way.append((plan, self.launch(plan)))
+        if not self._under_way:
+            return outputs
+        plan, take_result = self._under_way.popleft()
+        return outputs + self.commit(plan, take_result())
 
     # ------------------------------------------------------------------ control
 
@@ -288,6 +309,9 @@ class EngineCore:
 
         A pause is then of all that comes, whatever its mode was.
         """
+        while self._under_way:
+            with suppress(Exception):  # nobody is left to hear of it
+                self._under_way.popleft()[1]()
         self._scheduler = Scheduler(self._scheduler.config)
         if self._is_paused:
             self._scheduler.pause(Pause.ALL)

@@ -16,7 +16,8 @@ A newcomer throws out only sequences of a worse priority, for a slot or for bloc
 
 **Pipelining.** Up to two plans may be in flight. While something is leaving, its blocks are about to come
 back, so what lacks a block waits rather than throw out one more. How many tokens a row with guesses gives is
-not known before it is committed: until then its sequence is in no further plan.
+not known before it is committed: until then its sequence is in no further plan. Nor is one whose tokens the
+host chooses, which it cannot feed to a plan that is under way; the other rows go on without it.
 
 This module knows neither torch, nor text, nor a clock.
 """
@@ -287,7 +288,11 @@ class Scheduler:
     def _is_ready_to_decode(self, sequence: Sequence) -> bool:
         if sequence.status is not SequenceStatus.RUNNING or sequence.num_pending_tokens != 1:
             return False
-        if sequence.speculation is None or not sequence.num_samples_in_flight:
+        if not sequence.num_samples_in_flight:
+            return True
+        if sequence.request.is_chosen_by_host:
+            return False
+        if sequence.speculation is None:
             return True
         # Guesses need the token in flight, and where they pay they gain more than a step under way does.
         return not sequence.speculation.is_due(self._speculator.break_even(self.num_running))

@@ -139,6 +139,7 @@ class FakeRunner:
         for row in plan.rows:
             request_id = row.request.request_id
             assert slots_in_use.get(row.slot, request_id) == request_id, "the slot is in flight for another"
+            assert row.token_ids or not row.request.is_chosen_by_host, "nobody can know the token"
             self._add_blocks(row, self.tables)
         others = [row for flown in self.in_flight for row in flown.rows] + list(plan.rows)
         for row in plan.rows:

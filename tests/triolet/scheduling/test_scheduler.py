@@ -5,7 +5,7 @@ from tests.triolet.scheduling.fake_runner import Harness, expected_output, make_
 
 from triolet.errors import InvalidRequestError, OverloadedError, PromptTooLongError
 from triolet.plan import PlanRow, StepResult
-from triolet.request import FinishReason, TokenLogprobs
+from triolet.request import FinishReason, LogitsAdjustments, TokenLogprobs
 from triolet.scheduling.scheduler import Scheduler
 
 # --- admission -------------------------------------------------------------------------------------------
@@ -251,6 +251,17 @@ def test_a_second_plan_decodes_tokens_that_are_not_known_yet() -> None:
     third = harness.schedule()
     assert third is not None
     assert third.rows[0].token_ids == (harness.outcomes[0].token_ids[-1],)
+
+
+def test_what_the_host_chooses_waits_for_its_token_while_others_go_on() -> None:
+    harness = Harness(make_config(), depth=2)
+    harness.add(make_request(0, 5, 4, adjustments=LogitsAdjustments(min_tokens=1)))
+    harness.add(make_request(1, 3, 4))
+    assert shape(harness.schedule()) == [(0, 0, 5), (1, 0, 3)]
+    assert shape(harness.schedule()) == [(1, 3, 1)]
+    harness.commit()
+    assert shape(harness.schedule()) == [(0, 5, 1), (1, 4, 1)]
+    harness.run()
 
 
 def test_no_more_than_two_plans_are_in_flight() -> None:

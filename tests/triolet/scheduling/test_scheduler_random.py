@@ -10,7 +10,7 @@ from tests.triolet.scheduling.fake_runner import Harness, make_config, make_requ
 
 from triolet.args import SchedulingPolicy, Speculation
 from triolet.errors import OverloadedError, PromptTooLongError
-from triolet.request import RequestOptions
+from triolet.request import LogitsAdjustments, RequestOptions
 from triolet.scheduling.scheduler import Pause
 
 
@@ -69,6 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stops=st.booleans(),
         cache_salt=st.sampled_from(["", "", "salt"]),
         num_prompt_logprobs=st.sampled_from([None, None, None, 1]),
+        adjustments=st.sampled_from([None, None, LogitsAdjustments(min_tokens=1)]),
         priority=st.integers(-1, 1),
         key=st.sampled_from("ab"),
     )
@@ -80,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stops: bool,
         cache_salt: str,
         num_prompt_logprobs: int | None,
+        adjustments: LogitsAdjustments | None,
         priority: int,
         key: str,
     ) -> None:
@@ -92,6 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             family=family,
             options=RequestOptions(cache_salt=cache_salt, priority=priority, fairness_key=key),
             num_prompt_logprobs=num_prompt_logprobs,
+            adjustments=adjustments,
         )
         config, scheduler = self.harness.config, self.harness.scheduler
         max_length = min(num_prompt_tokens + max_tokens, config.max_model_len)
