@@ -28,9 +28,10 @@ CHAT_TEMPLATE = (
 def pytest_configure() -> None:
     """Share the cores out among parallel test runs: engines take all they may, and would wait for each other.
 
-    Nothing has imported torch yet.
+    Nothing has imported torch yet, nor Triton, which reads at its import whether it interprets kernels.
     """
     wait_without_spinning(os.environ)
+    os.environ.setdefault("TRITON_INTERPRET", "1")
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is not None:
         cores = sorted(os.sched_getaffinity(0))

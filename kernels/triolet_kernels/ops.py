@@ -12,6 +12,7 @@ initial values.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -300,8 +301,10 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
     from triolet_kernels.cpu.loader import NativeError, NativeLibrary
     from triolet_kernels.reference import ReferenceOps
 
-    if device.type != "cpu" or is_reference:
+    if is_reference:
         return ReferenceOps()
+    if device.type != "cpu":
+        return _select_gpu_ops(device)
     try:
         return CpuOps(NativeLibrary.open(os.environ, num_threads or torch.get_num_threads()))
     except NativeError as error:
@@ -311,6 +314,25 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
             str(error),  # not itself: a record that is kept would pin the frames it came through
         )
         return CpuOps(NativeLibrary.missing())
+
+
+def _select_gpu_ops(device: torch.device) -> Ops:
+    """Triton kernels on NVIDIA and AMD GPUs, where Triton is installed."""
+    from triolet_kernels.reference import ReferenceOps
+
+    if device.type != "cuda":  # which is what torch calls AMD's GPUs, too
+        return ReferenceOps()
+    if importlib.util.find_spec("triton") is None:
+        logger.warning(
+            "Triton is not installed: running on torch alone, which is slow. "
+            "Install it: pip install 'triolet[gpu]'"
+        )
+        return ReferenceOps()
+
+    from triolet_kernels.gpu import GpuOps
+    from triolet_kernels.gpu.launch import GpuDevice
+
+    return GpuOps(GpuDevice.of(device))
 
 
 def preferred_dtype(device: torch.device) -> torch.dtype:

@@ -17,6 +17,7 @@ TEST_FOLDERS = {
 UNTESTED_ALONE = {
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
+    "kernels/triolet_kernels/gpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/reference/__init__.py": "tests/kernels/test_ops.py",
     "src/triolet/cluster/api_server_client.py": "tests/triolet/cluster/test_launcher.py",
     "src/triolet/cluster/api_server_process.py": "tests/triolet/cluster/test_launcher.py",
