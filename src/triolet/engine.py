@@ -36,7 +36,7 @@ from triolet.frontend.background import run_in_background
 from triolet.frontend.control import EngineControl
 from triolet.frontend.fetching import fetch_model
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt, prompt_length
-from triolet.frontend.loading import find_model, load_text, served_names
+from triolet.frontend.loading import find_draft_model, find_model, load_text, served_names
 from triolet.frontend.preparation import Preparation, written_length
 from triolet.frontend.request_builder import num_items
 from triolet.frontend.request_state import RequestState
@@ -124,7 +124,8 @@ class Engine(EngineControl):
     async def _serve(self, task_status: TaskStatus[None]) -> None:
         """The supervisor nursery; its nesting is the order of shutdown."""
         files = await fetch_model(partial(find_model, self.args), self._set_phase)
-        client = self._client_factory(self.args, files, self._set_phase)
+        engine_args = await fetch_model(partial(find_draft_model, self.args), self._set_phase)
+        client = self._client_factory(engine_args, files, self._set_phase)
         try:
             async with anyio.create_task_group() as serving:
                 self._inputs = await self._load(serving, client, files)

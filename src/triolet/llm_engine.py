@@ -22,7 +22,7 @@ from triolet.core.step_core import StepCore, StepCoreFactory
 from triolet.errors import InvalidRequestError, RequestError
 from triolet.frontend.exclusive import Exclusive
 from triolet.frontend.input_processor import GenerationParams, InputProcessor, Prompt
-from triolet.frontend.loading import PhaseLog, find_model, load_text
+from triolet.frontend.loading import PhaseLog, find_draft_model, find_model, load_text
 from triolet.frontend.output_processor import OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.request import RequestOptions, RequestOutput, TokenOutput
@@ -53,7 +53,7 @@ class LLMEngine:
         on_phase = PhaseLog(logger)
         files = find_model(self.args, on_phase)
         tokenizer, chat_template = load_text(files, self.args)
-        self._core: StepCore | None = core_factory(self.args, files, on_phase)
+        self._core: StepCore | None = core_factory(find_draft_model(self.args, on_phase), files, on_phase)
         self.inputs = InputProcessor.create(
             self.args,
             tokenizer=tokenizer,

@@ -9,6 +9,8 @@ This module knows neither which process dials which nor what they say afterwards
 from __future__ import annotations
 
 import logging
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -36,6 +38,8 @@ HANDSHAKE_TIMEOUT = 5.0
 FLUSH_TIMEOUT = 1.0
 """For what is still to be sent when the handler of a link is done."""
 MAX_HALF_OPEN = 64
+REFUSAL_INTERVAL = 10.0
+"""Seconds between two lines about strangers at one address, of which there may be very many."""
 MIN_RETRY_DELAY = 0.05
 MAX_RETRY_DELAY = 1.0
 PROGRESS_INTERVAL = 5.0
@@ -142,6 +146,8 @@ class _Reception:
     credentials: Credentials
     liveness_timeout: float | None
     half_open: dict[anyio.CancelScope, None] = field(default_factory=dict)
+    last_told: dict[int, float] = field(default_factory=dict)
+    untold: Counter[int] = field(default_factory=Counter)
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -184,14 +190,25 @@ class _Reception:
                 peer, reader = await _accept(stream, self.credentials)
                 name = f"{peer.role.name.lower()} {peer.index}"
                 return peer, _joined(stream, name, reader, self.liveness_timeout)
-            _logger.info("%s: a connection closed, as no handshake came", self.listener.address)
+            self._tell(logging.INFO, "closed, as no handshake came")
         except (WrongSecretError, WrongVersionError) as error:
-            _logger.warning("%s: a connection refused: %s", self.listener.address, error)
+            self._tell(logging.WARNING, f"refused: {error}")
         except _FAILURES as error:
-            _logger.info("%s: a connection refused: %s", self.listener.address, _what_is_missing(error))
+            self._tell(logging.INFO, f"refused: {_what_is_missing(error)}")
         finally:
             del self.half_open[scope]
         return None
+
+    def _tell(self, level: int, what: str) -> None:
+        """Say what became of a connection, unless as much was said a moment ago."""
+        now = anyio.current_time()
+        if now - self.last_told.get(level, -math.inf) < REFUSAL_INTERVAL:
+            self.untold[level] += 1
+            return
+        self.last_told[level] = now
+        num_others = self.untold.pop(level, 0)
+        others = f"; {num_others} others meanwhile" if num_others else ""
+        _logger.log(level, "%s: a connection %s%s", self.listener.address, what, others)
 
 
 async def _accept(stream: ByteStream, credentials: Credentials) -> tuple[Peer, FrameReader]:

@@ -202,21 +202,22 @@ class Launcher:
 
     async def _call_peers(
         self, index: int, method: str, arguments: Sequence[Any], seconds: float
-    ) -> list[Any]:
+    ) -> list[tuple[Any, str | None]]:
         """The answers of all API servers but one, for which they have ``seconds`` and a little more.
 
-        None instead of the answer of one that fails.
+        Each with None, or with the reason why there is none.
         """
-        answers: list[Any] = []
+        answers: list[tuple[Any, str | None]] = []
 
         async def ask(server: ApiServerProcess) -> None:
-            answer = None
+            answer, reason = None, None
             try:
                 with anyio.fail_after(seconds + ANSWER_SECONDS):
                     answer = await server.call(method, *arguments)
             except (TrioletError, WireError, TimeoutError) as exc:
-                logger.warning("%s: %s", method, str(exc) or "an API server does not answer")
-            answers.append(answer)
+                reason = str(exc) or "an API server does not answer"
+                logger.warning("%s: %s", method, reason)
+            answers.append((answer, reason))
 
         async with anyio.create_task_group() as tasks:
             for peer in self._peers_of(index):

@@ -6,6 +6,7 @@ This module knows neither requests nor HTTP.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -17,12 +18,22 @@ from triolet.cluster.link import Link
 from triolet.cluster.messages import Call, Drain, Phase, RankReport, RankReports, Result
 from triolet.cluster.rank_calls import RankCalls, send_answer
 
-__all__ = ["UNANSWERED", "Answer", "LauncherLink", "answer_call"]
+__all__ = ["UNANSWERED", "Answer", "LauncherLink", "NoAnswer", "answer_call"]
 
 UNANSWERED = -1
 """The id of calls whose answer nobody waits for."""
 
 Answer = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """In the place of the answer of an API server that gives none, for ``reason``. It is false."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class LauncherLink:
@@ -82,11 +93,12 @@ class LauncherLink:
         return await self._calls.call(method, *arguments)
 
     async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
-        """The answers of all other API servers; None of one that fails.
+        """The answers of all other API servers; :class:`NoAnswer` of one that fails.
 
         They have ``seconds`` for what is asked, and a little more to answer.
         """
-        return list(await self.call("call_peers", method, arguments, seconds))
+        told = await self.call("call_peers", method, arguments, seconds)
+        return [answer if reason is None else NoAnswer(reason) for answer, reason in told]
 
     async def run(self, drain: Callable[[float, float], Coroutine[Any, Any, None]]) -> None:
         """Take what the launcher says; ``drain(seconds, lead_seconds)`` is what it orders in the end.

@@ -77,6 +77,8 @@ class HeadlessNode:
         self._leaving: Leaving | None = None
         self._restart_turn = RestartTurn()
         self._link: Link | None = None
+        self._is_joining = False
+        self._is_welcome = anyio.Event()
 
     async def run(self) -> None:
         """Serve until :meth:`stop`, the head's own drain, or the loss of one of the two.
@@ -124,12 +126,14 @@ class HeadlessNode:
         await self._tell_last()
 
     async def _tell_last(self, leaving: Leaving | None = None) -> None:
-        if self._link is None:
-            return
-        self._link.post(RankReports(self._directory.reports))
-        if leaving is not None:
-            self._link.post(leaving)
         with suppress(LinkClosedError), anyio.move_on_after(LAST_WORDS_SECONDS):
+            if self._is_joining:  # a head takes nothing before it has answered
+                await self._is_welcome.wait()
+            if self._link is None:
+                return
+            self._link.post(RankReports(self._directory.reports))
+            if leaving is not None:
+                self._link.post(leaving)
             await self._link.flush()
 
     async def _restart_rank(self, rank: int, seconds: float) -> None:
@@ -155,6 +159,7 @@ class HeadlessNode:
 
     async def _join(self, link: Link, ranks: tuple[int, ...]) -> None:
         link.post(Join(self._name, ranks, self._config))
+        self._is_joining = True
         answer = await link.receive()
         if isinstance(answer, Refused):
             said = f"the head at {self._head} refuses this node: {answer.reason}"
@@ -165,6 +170,7 @@ class HeadlessNode:
         self._link = link
         if self._leaving is not None:
             link.post(self._leaving)
+        self._is_welcome.set()
         self._set_front_ends(answer.front_ends)
 
     def _set_front_ends(self, addresses: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""``find_model`` for an event loop: in a worker thread, and ended when nobody waits for it any more.
+"""Finding a model, for an event loop: in a worker thread, and ended when nobody waits for it any more.
 
 This module knows neither engines nor how a model is found.
 """
@@ -6,17 +6,16 @@ This module knows neither engines nor how a model is found.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
 from triolet.core.loop import loop_poster
 
-if TYPE_CHECKING:
-    from triolet.models.source import ModelFiles
-
 __all__ = ["fetch_model"]
+
+T = TypeVar("T")
 
 ABANDON_SECONDS = 5.0
 """How long a fetch may take to end once it is cancelled. That of a built-in model takes a fraction of a
@@ -27,9 +26,7 @@ class _AbandonedError(Exception):
     """Raised out of a fetch that nobody waits for; it ends what the fetch has started."""
 
 
-async def fetch_model(
-    find: Callable[[Callable[[str], None]], ModelFiles], on_phase: Callable[[str], None]
-) -> ModelFiles:
+async def fetch_model(find: Callable[[Callable[[str], None]], T], on_phase: Callable[[str], None]) -> T:
     """``find(on_phase)`` in a worker thread. Raises what that raises.
 
     Cancellation: the next time ``find`` tells its phase, it is ended, child processes included, and that is
@@ -43,7 +40,7 @@ async def fetch_model(
             raise _AbandonedError
         on_phase(phase)
 
-    def work() -> ModelFiles:
+    def work() -> T:
         try:
             return find(tell)
         finally:

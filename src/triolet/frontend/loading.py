@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from triolet.text.chat_template import ChatTemplate
     from triolet.text.tokenizer import Tokenizer
 
-__all__ = ["PhaseLog", "find_model", "load_text", "served_names"]
+__all__ = ["PhaseLog", "find_draft_model", "find_model", "load_text", "served_names"]
 
 
 class PhaseLog:
@@ -46,6 +47,24 @@ def find_model(args: EngineArgs, on_phase: Callable[[str], None]) -> ModelFiles:
         revision=args.revision,
         progress=lambda progress: on_phase(str(progress)),
     )
+
+
+def find_draft_model(args: EngineArgs, on_phase: Callable[[str], None]) -> EngineArgs:
+    """The options for engines, with the place of the draft model, fetched first if need be.
+
+    So it is looked for once, however many engines there are. Raises what :func:`find_model` does.
+    """
+    from triolet.models.source import resolve_model
+
+    if args.draft_model is None:
+        return args
+    on_phase("finding the draft model")
+    files = resolve_model(
+        args.draft_model,
+        cache_dir=args.cache_dir,
+        progress=lambda progress: on_phase(str(progress)),
+    )
+    return replace(args, draft_model=str(files.path))
 
 
 def load_text(files: ModelFiles, args: EngineArgs) -> tuple[Tokenizer, ChatTemplate | None]:

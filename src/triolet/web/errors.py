@@ -7,6 +7,7 @@ not the routes that raise them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -38,6 +39,7 @@ __all__ = [
     "error_response",
     "install_error_handlers",
     "is_messages_route",
+    "refuse_late",
 ]
 
 logger = logging.getLogger("triolet.web")
@@ -81,6 +83,17 @@ def error_response(error: TrioletError) -> Response:
     if isinstance(error, AuthenticationError):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+async def refuse_late(_scope: Any, _receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+    """An ASGI application that has ended: what comes too late for any other answer."""
+    error = RequestAbortedError("The server is shutting down, and takes no more requests.")
+    headers = {
+        "content-type": "application/json", "connection": "close", "retry-after": RETRY_AFTER_DEAD_SECONDS,
+    }  # fmt: skip
+    plain = [(name.encode(), str(value).encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": plain})
+    await send({"type": "http.response.body", "body": msgspec.json.encode(error_body(error))})
 
 
 class _HTTPError(TrioletError):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
+import anyio.lowlevel
 from hypercorn.config import Config
 from quart import Quart
 
@@ -71,6 +72,9 @@ async def serve_http(
 
         with _vanished_peers_are_no_errors():
             await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
+            # The worker leaves with the first of the connections that it cuts off.
+            await config.connections.wait_all_closed()
+            await anyio.lowlevel.checkpoint()  # of the last one the end of its task is still to be told
 
 
 def _install_patches(backend: Backend) -> None:
@@ -99,7 +103,7 @@ def _install_patches(backend: Backend) -> None:
         asyncio_worker.TCPServer = counted(asyncio_worker.TCPServer)  # type: ignore[attr-defined]
 
 
-def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> Config:
+def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> _Config:
     errors = logging.getLogger("triolet.web.hypercorn")
     errors.setLevel(logging.WARNING)
     config = _Config()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from triolet.args import ServeArgs
 from triolet.cluster.engine_cluster import launch_credentials
@@ -32,6 +33,8 @@ async def launch(args: ServeArgs) -> int:
     listener = listen(args)
     try:
         engine_args = await find_models(args)
+        # API servers find the model's own files by its name, which is shown.
+        args = replace(args, draft_model=engine_args.draft_model)
         return await Launcher(
             args, listener.fileno(), API_SERVER_ROLE, SubprocessStarter(backend=args.backend),
             SocketTransport(), credentials, announce=write_line, engine_args=engine_args,

@@ -63,11 +63,12 @@ class OpenRequests:
     """Knows the HTTP requests being answered, so that a server can wait for them and then end them.
 
     A request is ended by telling the framework that its client has gone: that cancels the handler on every
-    backend, which cancelling the server's own task does not.
+    backend, which cancelling the server's own task does not. ``refuse`` answers those that come later.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, refuse: ASGIApp) -> None:
         self._app = app
+        self._refuse = refuse
         self._num_open = 0
         self._is_idle = anyio.Event()
         self._is_idle.set()
@@ -88,7 +89,7 @@ class OpenRequests:
         await self._is_idle.wait()
 
     def disconnect_all(self) -> None:
-        """End every request now, and each one that comes later as soon as it waits for its client."""
+        """End every request now, and refuse those that come later."""
         self._is_closed = True
         for wait in self._waits:
             wait.cancel()
@@ -96,6 +97,10 @@ class OpenRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+
+        if self._is_closed:
+            await self._refuse(scope, receive, send)
             return
 
         async def interruptible_receive() -> Message:

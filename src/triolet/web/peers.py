@@ -23,7 +23,10 @@ class Peers(Protocol):
         ...
 
     async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
-        """The answers; None of one that does not answer. What is asked may take them ``seconds``."""
+        """The answers; of one that gives none a :class:`~triolet.cluster.launcher_link.NoAnswer`.
+
+        What is asked may take them ``seconds``.
+        """
         ...
 
 

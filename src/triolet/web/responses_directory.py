@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from triolet.cluster.launcher_link import NoAnswer
 from triolet.errors import RequestError
 from triolet.web.generation import Generation
 from triolet.web.peers import do_everywhere
@@ -18,7 +19,13 @@ from triolet.web.responses_store import ResponseStore, StoredResponse
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 
-__all__ = ["ResponseDirectory", "ResponseNotFoundError", "Running", "not_found"]
+__all__ = [
+    "ResponseDirectory",
+    "ResponseNotFoundError",
+    "ResponseOutOfReachError",
+    "Running",
+    "not_found",
+]
 
 
 class ResponseNotFoundError(RequestError):
@@ -26,6 +33,14 @@ class ResponseNotFoundError(RequestError):
 
     status = 404
     code = "response_not_found"
+
+
+class ResponseOutOfReachError(RequestError):
+    """A server that may have the response does not give it."""
+
+    status = 503
+    error_type = "server_error"
+    code = "response_out_of_reach"
 
 
 @dataclass(slots=True)
@@ -83,27 +98,24 @@ class ResponseDirectory:
 
     async def find(self, response_id: str, owner: str, *, param: str) -> StoredResponse:
         """Raises :class:`ResponseNotFoundError` with ``param``."""
-        found = await self._find_here(response_id, owner)
-        if found is None:
-            found = _first(await self._peers.call_peers("find_response", response_id, owner))
-        return _stored(response_id, found, param)
+        answers = [await self._find_here(response_id, owner)]
+        if answers == [None]:
+            answers = await self._peers.call_peers("find_response", response_id, owner)
+        return _stored(response_id, answers, param)
 
     async def delete(self, response_id: str, owner: str) -> None:
         """Forget a response. Raises :class:`ResponseNotFoundError`."""
-        if not any(
-            await do_everywhere(self._peers, "delete_response", self._delete_here, response_id, owner)
-        ):
-            raise not_found("response", response_id, "response_id")
+        answers = await do_everywhere(self._peers, "delete_response", self._delete_here, response_id, owner)
+        if not any(answers):
+            raise _missing(response_id, answers, "response_id")
 
     async def cancel(self, response_id: str, owner: str) -> StoredResponse:
         """End a response that is written, and → what there is of it; one that has ended stays as it is.
 
         Raises :class:`ResponseNotFoundError`.
         """
-        found = _first(
-            await do_everywhere(self._peers, "cancel_response", self._cancel_here, response_id, owner)
-        )
-        return _stored(response_id, found, "response_id")
+        answers = await do_everywhere(self._peers, "cancel_response", self._cancel_here, response_id, owner)
+        return _stored(response_id, answers, "response_id")
 
     async def _find_here(self, response_id: str, owner: str) -> list[Any] | None:
         """Owner, response and items: plain values, which another server can be sent."""
@@ -136,14 +148,23 @@ def _plain(stored: StoredResponse) -> list[Any]:
     return [stored.owner, stored.response, stored.items]
 
 
-def _first(answers: Iterable[Any]) -> Any:
-    return next((answer for answer in answers if answer is not None), None)
+def _stored(response_id: str, answers: Sequence[Any], param: str) -> StoredResponse:
+    """The first that was found."""
+    for answer in filter(None, answers):
+        return StoredResponse(*answer)
+    raise _missing(response_id, answers, param)
 
 
-def _stored(response_id: str, found: Sequence[Any] | None, param: str) -> StoredResponse:
-    if found is None:
-        raise not_found("response", response_id, param)
-    return StoredResponse(*found)
+def _missing(response_id: str, answers: Iterable[Any], param: str) -> RequestError:
+    """What to say of a response that nobody has; where somebody did not answer, it may be there."""
+    reasons = [answer.reason for answer in answers if isinstance(answer, NoAnswer)]
+    if reasons:
+        return ResponseOutOfReachError(
+            f"{param}: the response {response_id[:100]!r} is not here, and another API server, which may "
+            f"have it, gives no answer: {reasons[0]}",
+            param=param,
+        )
+    return not_found("response", response_id, param)
 
 
 def not_found(kind: str, name: str, param: str) -> ResponseNotFoundError:

@@ -26,6 +26,7 @@ from triolet.statistics import EngineState
 from triolet.web.app import create_app
 from triolet.web.auth import key_option
 from triolet.web.console import write_line
+from triolet.web.errors import refuse_late
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, listen
 from triolet.web.middleware import OpenRequests
@@ -94,7 +95,7 @@ class Server:
         if self._tracing is not None:
             traced = self._tracing.around(app.asgi_app, lambda: self._requests.is_closed)  # type: ignore[arg-type]
             app.asgi_app = traced  # type: ignore[assignment,method-assign]
-        self._requests = OpenRequests(app.asgi_app)  # type: ignore[arg-type]
+        self._requests = OpenRequests(app.asgi_app, refuse_late)  # type: ignore[arg-type]
         app.asgi_app = self._requests  # type: ignore[assignment,method-assign]
         self._app = app
         self._must_close_http = anyio.Event()

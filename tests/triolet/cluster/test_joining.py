@@ -135,6 +135,30 @@ async def test_many_strangers_do_not_keep_others_out(address: Address) -> None:
             await stranger.aclose()
 
 
+async def test_many_strangers_are_told_of_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def knock(there: Address) -> None:
+        stream = await TRANSPORT.connect(there)
+        await stream.send(encode_frame(b"GET / HTTP/1.1"))
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await receive_all(stream)
+        await stream.aclose()
+
+    async with serving(Address("127.0.0.1")) as there:
+        for _ in range(20):
+            await knock(there)
+        monkeypatch.setattr(joining, "REFUSAL_INTERVAL", 0.0)
+        await knock(there)
+    told = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
+    assert told == [
+        f"{there}: a connection refused: the other side is no triolet process",
+        f"{there}: a connection refused: the other side is no triolet process; 19 others meanwhile",
+    ]
+
+
 async def test_a_connection_that_cannot_be_accepted_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
     class FailingListener:
         def __init__(self, listener: Listener) -> None:

@@ -22,7 +22,7 @@ from triolet.cluster.api_server_client import ApiServerClient
 from triolet.cluster.codec import to_plain
 from triolet.cluster.joining import Credentials
 from triolet.cluster.launcher import FAILURE_SECONDS, Launcher
-from triolet.cluster.launcher_link import LauncherLink
+from triolet.cluster.launcher_link import LauncherLink, NoAnswer
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Start
 from triolet.cluster.parent_link import serve_parent
@@ -184,7 +184,9 @@ async def test_what_one_asks_of_the_others_is_done_there() -> None:
         servers[1].launcher.answer({"abort": abort})
         assert await servers[0].launcher.call_peers("abort", ["a", "b"]) == [2]
         assert done == [("aborted", ("a", "b"))]
-        assert await servers[0].launcher.call_peers("something else") == [None], "the others do not know it"
+        (failure,) = await servers[0].launcher.call_peers("something else")
+        assert not failure
+        assert failure == NoAnswer("KeyError: 'something else'"), "the others do not know it"
         await send(signal.SIGTERM)
 
 
@@ -203,7 +205,8 @@ async def test_one_that_hangs_holds_the_others_up_for_no_longer_than_what_was_as
 
         servers[1].launcher.answer({"wait": wait})
         with anyio.fail_after(5):
-            assert await servers[0].launcher.call_peers("wait", 60.0) == [None]
+            (failure,) = await servers[0].launcher.call_peers("wait", 60.0)
+            assert failure == NoAnswer("an API server does not answer")
             assert not has_answered.is_set()
             assert await servers[0].launcher.call_peers("wait", 0.1, seconds=5.0) == [True]
         assert "wait: an API server does not answer" in caplog.text

@@ -213,6 +213,23 @@ async def test_one_that_is_to_leave_while_it_joins_says_so() -> None:
         assert message == Leaving("SIGTERM", is_failure=False)
 
 
+async def test_one_whose_engines_die_while_it_joins_says_of_what() -> None:
+    address = RunningHead().address
+    node = Node(address)
+    async with head_by_hand(node, address) as link:
+        await node.wait_ready()
+        node.starter.children[0].kill()
+        await node.starter.children[0].wait()
+        await anyio.wait_all_tasks_blocked()
+        link.post(Welcome(()))
+        while not isinstance(message := await link.receive(), Leaving):
+            pass
+        assert message.is_failure
+        assert "killed by SIGKILL" in message.reason
+        await node.ended.wait()
+    assert isinstance(node.outcome, EngineDeadError)
+
+
 async def test_a_head_that_says_what_none_says_is_left() -> None:
     address = RunningHead().address
     node = Node(address)

@@ -8,7 +8,7 @@ from tests.fakes import write_byte_model
 
 from triolet.args import EngineArgs
 from triolet.errors import TrioletError, UsageError
-from triolet.frontend.loading import PhaseLog, find_model, load_text, served_names
+from triolet.frontend.loading import PhaseLog, find_draft_model, find_model, load_text, served_names
 from triolet.models.source import ModelFiles
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -23,6 +23,15 @@ def test_find_model_tells_what_it_does(byte_model: Path) -> None:
     files = find_model(EngineArgs(model=str(byte_model)), phases.append)
     assert files.path == byte_model
     assert phases[0] == "finding the model"
+
+
+def test_a_draft_model_is_found_for_all_engines(byte_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(byte_model.parent)
+    phases: list[str] = []
+    args = EngineArgs(draft_model=f"./{byte_model.name}", speculation="draft")
+    assert find_draft_model(args, phases.append).draft_model == byte_model.name
+    assert phases[0] == "finding the draft model"
+    assert find_draft_model(EngineArgs(), phases.append) == EngineArgs()
 
 
 def test_a_phase_that_is_told_again_and_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import events_of, request_bytes, serving
 
+from triolet.args import ServeArgs
 from triolet.web import http_server
+from triolet.web.listener import listen
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +64,38 @@ async def test_a_unix_socket_serves_as_an_address_does(anyio_backend_name: str, 
             await engine.wait_idle()
     assert f"ready at the socket {tmp_path / 's'}, http://localhost" in running.lines[0]
     assert f"--unix-socket {tmp_path / 's'} http://localhost/v1" in running.lines[1]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_connections_that_are_cut_off_in_the_end_are_no_errors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that read nothing; each is cut off a moment after the other."""
+    monkeypatch.setattr(http_server, "GRACEFUL_SECONDS", 0.05)
+    num_sending, all_are_sending, must_stop = 0, anyio.Event(), anyio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal num_sending
+        if scope["type"] == "lifespan":
+            for name in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{name}.complete"})
+            return
+        num_sending += 1
+        if num_sending == 8:
+            all_are_sending.set()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(1 << 25), "more_body": True})
+
+    listener = listen(ServeArgs(host="127.0.0.1", port=0))
+    port = listener.getsockname()[1]
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        tasks.start_soon(http_server.serve_http, app, listener, "asyncio", must_stop.wait)
+        for _ in range(8):
+            stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
+            await stream.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+        with anyio.fail_after(10):
+            await all_are_sending.wait()
+            must_stop.set()
+    await anyio.wait_all_tasks_blocked()
+    assert caplog.records == []

@@ -109,7 +109,10 @@ async def test_open_requests_are_counted_awaited_and_ended() -> None:
     async def start() -> None:
         await requests({"type": "http"}, receive, None)  # type: ignore[arg-type]
 
-    requests = OpenRequests(app)
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        messages.append("refused")
+
+    requests = OpenRequests(app, refuse)
     await requests.wait_idle()
     async with anyio.create_task_group() as group:
         group.start_soon(start)
@@ -120,7 +123,7 @@ async def test_open_requests_are_counted_awaited_and_ended() -> None:
         await requests.wait_idle()
         group.start_soon(start)
     assert requests.num_open == 0
-    assert messages == ["http.disconnect"] * 3
+    assert messages == ["http.disconnect", "http.disconnect", "refused"]
 
 
 async def test_a_request_whose_body_never_comes_does_not_outlive_the_server(anyio_backend_name: str) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 
+from triolet.cluster.launcher_link import NoAnswer
 from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
 from triolet.web.generation import Generation
-from triolet.web.responses_directory import ResponseDirectory, ResponseNotFoundError, Running
+from triolet.web.responses_directory import (
+    ResponseDirectory,
+    ResponseNotFoundError,
+    ResponseOutOfReachError,
+    Running,
+)
 from triolet.web.settings import WebSettings
 
 pytestmark = pytest.mark.anyio
@@ -24,17 +31,23 @@ class PairedPeers:
     def __init__(self) -> None:
         self.answers: dict[str, Callable[..., Awaitable[Any]]] = {}
         self.other = self
+        self.failure: NoAnswer | None = None
 
     def answer(self, answers: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self.answers.update(answers)
 
     async def call_peers(self, method: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
+        if self.failure is not None:
+            return [self.failure]
         return [await self.other.answers[method](*arguments)]
 
 
-def paired_directories() -> tuple[ResponseDirectory, ResponseDirectory, FakeEngine]:
+def paired_directories(
+    failure: NoAnswer | None = None,
+) -> tuple[ResponseDirectory, ResponseDirectory, FakeEngine]:
     here, there = PairedPeers(), PairedPeers()
     here.other, there.other = there, here
+    here.failure = there.failure = failure
     engine = FakeEngine(hold_at=1)
     engine.state = EngineState.READY
     pair = [ResponseDirectory(engine, WebSettings(peers=peers)) for peers in (here, there)]
@@ -109,3 +122,15 @@ async def test_a_response_that_ends_untold_is_forgotten() -> None:
     end()
     with pytest.raises(ResponseNotFoundError):
         await found(here)
+
+
+async def test_one_that_may_be_where_no_answer_comes_from_is_not_said_to_be_nowhere() -> None:
+    here, there, engine = paired_directories(NoAnswer("its answer is too long"))
+    end = here.begin("r1", await running(engine))
+    assert (await found(here))["status"] == "in_progress"
+    for ask in (
+        partial(there.find, param="response_id"), there.delete, there.cancel,
+    ):  # fmt: skip
+        with pytest.raises(ResponseOutOfReachError, match=r"'r1' is not here.*: its answer is too long"):
+            await ask("r1", "me")
+    end()
