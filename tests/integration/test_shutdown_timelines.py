@@ -87,6 +87,15 @@ def test_under_load_new_requests_are_refused_and_the_others_have_their_time(
         assert holdings.left() == []
 
 
+@pytest.mark.parametrize("shape", ["one process", "API servers"])
+def test_who_has_nothing_to_do_ends_at_once(byte_llama: Path, shape: str) -> None:
+    with running(byte_llama, (*SHAPES[shape], "--shutdown-timeout", "300")) as (server,):
+        holdings = Holdings.of([server])
+        server.signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0, server.log
+        assert holdings.left() == []
+
+
 def test_engines_of_another_machine_are_replaced_and_leave_in_order(byte_llama: Path) -> None:
     port = ("--data-parallel-rpc-port", str(free_port(3)), *TWO, "--data-parallel-size-local", "1")
     with running(byte_llama, port, ("--headless", *port, "--data-parallel-start-rank", "1")) as (head, node):

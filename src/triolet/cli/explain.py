@@ -23,12 +23,18 @@ MODES = {
 def explain(args: ServeArgs) -> Iterator[str]:
     """The lines for the user: what runs here, where it listens, what it waits for."""
     shape = args.launch_shape()
-    yield f"shape: {shape.mode} ({MODES[shape.mode]})"
+    yield f"shape: {shape.mode} ({_in_words(shape)})"
     yield f"ranks: {shape.num_ranks} in all; here {_ranks(shape.local_ranks)}"
     yield "processes here:"
     yield from (f"  {line}" for line in _processes(shape))
     yield from _listening(args, shape)
     yield from _elsewhere(args, shape)
+
+
+def _in_words(shape: LaunchShape) -> str:
+    if shape.mode == "single" and not shape.is_one_process:
+        return "one engine, which all API servers share"
+    return MODES[shape.mode]
 
 
 def _processes(shape: LaunchShape) -> Iterator[str]:

@@ -15,6 +15,7 @@ from triolet.cli.explain import explain
     [
         ({}, ["shape: single (one process: HTTP and engine)", "  1 x HTTP server with the engine in it"]),
         ({"separate_engine": True}, ["  1 x engine (rank 0)"]),
+        ({"api_server_count": 2}, ["shape: single (one engine, which all API servers share)"]),
         (
             {"data_parallel_size": 4, "data_parallel_size_local": 2, "data_parallel_address": "10.0.0.1",
              "api_server_count": 2},

@@ -74,7 +74,7 @@ async def test_connections_that_are_cut_off_in_the_end_are_no_errors(
     monkeypatch.setattr(http_server, "GRACEFUL_SECONDS", 0.05)
     num_sending, all_are_sending, must_stop = 0, anyio.Event(), anyio.Event()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
         nonlocal num_sending
         if scope["type"] == "lifespan":
             for name in ("startup", "shutdown"):
@@ -87,6 +87,7 @@ async def test_connections_that_are_cut_off_in_the_end_are_no_errors(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(1 << 25), "more_body": True})
 
+    app: Any = answer
     listener = listen(ServeArgs(host="127.0.0.1", port=0))
     port = listener.getsockname()[1]
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
