@@ -114,7 +114,7 @@ class EngineArgs(ParallelArgs):
         group="scheduling",
     )  # fmt: skip
     max_num_queued_requests: int = option(
-        1024, "Most waiting requests; further ones are refused with 429.", group="scheduling"
+        1024, "Most requests that wait for a slot; further ones are refused with 429.", group="scheduling"
     )
     max_num_queued_tokens: int = option(
         2**20, "Most tokens in the prompts that wait; what would exceed it is refused with 429, unless "

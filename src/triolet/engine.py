@@ -254,8 +254,6 @@ class Engine(EngineControl):
         if self._client is not None:
             await self._client.refresh_statistics()
 
-    # ------------------------------------------------------------------ requests
-
     async def submit(
         self,
         prompt: Prompt,
@@ -369,6 +367,11 @@ class Engine(EngineControl):
             self.count_refusal(exc)
             # Without the frames in which it arose: they hold the prompt, and a thread's hold the error too.
             raise exc.with_traceback(None) from exc.__cause__
+
+    def check_room(self) -> None:
+        """Raises OverloadedError while any request would be refused, because too many wait."""
+        if self._state is EngineState.READY and self._client is not None:
+            self._client.check_room()
 
     def count_refusal(self, error: TrioletError) -> None:
         """Count a request that was refused, also by a front end before it came here."""

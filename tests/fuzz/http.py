@@ -110,12 +110,12 @@ def check_call(response: httpx.Response) -> None:
 async def ask(running: Running, path: str, data: bytes) -> httpx.Response:
     """The answer to a body.
 
-    Where the connection was closed for being idle, as after this process was stopped for a while, it is sent
-    again: one that the server cannot stand will be cut off a second time.
+    Where the connection was closed for being idle, or the time for the answer is up, as after this process
+    was stopped for a while, it is sent again: one that the server cannot stand will be cut off a second time.
     """
     try:
         return await running.client.post(path, content=data, headers=ADMIN, timeout=60)
-    except httpx.RemoteProtocolError:
+    except (httpx.RemoteProtocolError, httpx.ReadTimeout):
         return await running.client.post(path, content=data, headers=ADMIN, timeout=60)
 
 

@@ -225,6 +225,9 @@ class FakeEngine:
         self._deadlines_changed.set()
         self._work.set()
 
+    def check_room(self) -> None:
+        """There is always room."""
+
     def abort(self, request_id: int) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         self._forget(request_id)

@@ -343,6 +343,8 @@ class TestErrors:
             with pytest.raises(OverloadedError) as caught:
                 await engine.submit("abc")
             assert caught.value.status == 429
+            with pytest.raises(OverloadedError):
+                engine.check_room()
             assert engine.statistics().outcomes == {"refused": 1}
             runner.gate.set()
             for stream in (first, second):

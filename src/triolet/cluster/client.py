@@ -59,6 +59,10 @@ class EngineClient(Protocol):
         """
         ...
 
+    def check_room(self) -> None:
+        """Raises OverloadedError while too many wait for any further request that may go to all ranks."""
+        ...
+
     def abort(self, request_id: int) -> None:
         """Take a request out at once; unknown ids are ignored."""
         ...

@@ -238,19 +238,25 @@ class Dispatcher:
             is_serving=False,
         )
 
+    def check_room(self, now: float) -> None:
+        """Raises OverloadedError while any request that may go to all ranks would be one too many."""
+        self._check_num_queued(list(self.ranks.values()), len(self._held), 1, now)
+
+    def _check_num_queued(self, ranks: Sequence[RankLink], num_held: int, num_new: int, now: float) -> int:
+        num_queued = num_held + sum(rank.num_queued for rank in ranks)
+        max_num_queued = self._max_num_queued_requests * len(ranks)
+        if num_queued + num_new > max_num_queued and not any(rank.has_room for rank in ranks):
+            raise OverloadedError(
+                f"{num_queued} requests are waiting already, and with {num_new} more they would exceed "
+                f"{max_num_queued} (--max-num-queued-requests for each engine); try again later",
+                retry_after=self._recent_ends.retry_after(num_queued, now),
+            )
+        return num_queued
+
     def _check_queue(self, requests: Sequence[Request], now: float) -> None:
         ranks = self._wanted(requests[0])
         held = [one for one in self._held if not set(ranks).isdisjoint(self._wanted(one.request))]
-        num_queued = len(held) + sum(rank.num_queued for rank in ranks)
-        max_num_queued = self._max_num_queued_requests * len(ranks)
-        has_room = any(rank.has_room for rank in ranks)
-        if not has_room and num_queued + len(requests) > max_num_queued:
-            raise OverloadedError(
-                f"{num_queued} requests are waiting already, and with {len(requests)} more they would "
-                f"exceed {max_num_queued} (--max-num-queued-requests for each engine); try "
-                "again later",
-                retry_after=self._recent_ends.retry_after(num_queued, now),
-            )
+        num_queued = self._check_num_queued(ranks, len(held), len(requests), now)
         num_waiting = sum(len(one.request.prompt_token_ids) for one in held)
         num_waiting += sum(rank.num_queued_tokens for rank in ranks)
         max_num_waiting = self._max_num_queued_tokens * len(ranks)
@@ -258,8 +264,7 @@ class Dispatcher:
         if num_waiting and num_waiting + num_tokens > max_num_waiting:
             raise OverloadedError(
                 f"the prompts that wait have {num_waiting} tokens; with the {num_tokens} of this one they "
-                f"would exceed {max_num_waiting} (--max-num-queued-tokens for each engine); try "
-                "again later",
+                f"would exceed {max_num_waiting} (--max-num-queued-tokens for each engine); try again later",
                 retry_after=self._recent_ends.retry_after(num_queued, now),
             )
 

@@ -282,6 +282,10 @@ class Router:
         """
         self._dispatcher.add(requests, anyio.current_time())
 
+    def check_room(self) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        self._dispatcher.check_room(anyio.current_time())
+
     def abort(self, request_id: int) -> None:
         """Take a request out at once; ids that have ended are ignored."""
         self._dispatcher.abort(request_id, anyio.current_time())

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
-from triolet.errors import InvalidRequestError
+from triolet.errors import ConflictError, InvalidRequestError
 
-__all__ = ["PauseMode", "SleepPart", "check_level", "check_mode", "check_parts"]
+__all__ = ["PauseMode", "SleepPart", "check_level", "check_mode", "check_parts", "resumed_early"]
 
 PauseMode = Literal["abort", "wait", "keep"]
 SleepPart = Literal["weights", "kv_cache", "scheduling"]
@@ -55,6 +55,11 @@ def check_parts(tags: Any, asleep: frozenset[SleepPart]) -> frozenset[SleepPart]
             param="tags",
         )
     return asleep.intersection(chosen)
+
+
+def resumed_early() -> ConflictError:
+    """What a pause ends with that somebody else has ended."""
+    return ConflictError("the engine was resumed before its pause was complete")
 
 
 def _not_one_of(param: str, value: Any, choices: tuple[object, ...]) -> InvalidRequestError:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -80,14 +80,25 @@ class EngineCore:
 
         Raises OverloadedError (queue full) or PromptTooLongError (never fits).
         """
-        try:
+        with self._telling_when():
             self._scheduler.add(*requests)
-        except OverloadedError as exc:
-            exc.retry_after = self._accounts.retry_after(self._scheduler.num_waiting)
-            raise
         for request in requests:
             self._accounts.added(request)
             self._prepare(request)
+
+    def check_room(self) -> None:
+        """Raises OverloadedError while any request would be refused, because too many wait."""
+        with self._telling_when():
+            self._scheduler.check_room()
+
+    @contextmanager
+    def _telling_when(self) -> Iterator[None]:
+        """Adds to a refusal how long it takes until there is room."""
+        try:
+            yield
+        except OverloadedError as exc:
+            exc.retry_after = self._accounts.retry_after(self._scheduler.num_waiting)
+            raise
 
     def _prepare(self, request: Request) -> None:
         adjustments = request.adjustments

@@ -20,11 +20,11 @@ from functools import partial
 import anyio
 from anyio.abc import TaskStatus
 
-from triolet.core.control import PauseMode, SleepPart, check_level, check_mode
+from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, resumed_early
 from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
-from triolet.errors import ConflictError, EngineDeadError
+from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
 from triolet.statistics import Histogram, RankState, RankStatistics
@@ -170,6 +170,10 @@ class CoreService:
         self._waiting_since.update((request.request_id, now) for request in requests)
         self._work.set()
 
+    def check_room(self) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
+        self.core.check_room()
+
     def abort(self, request_id: int) -> None:
         """Take a request out at once; ids that have ended are ignored."""
         if self.core.abort(request_id):
@@ -295,7 +299,7 @@ class CoreService:
         num_resumed = self._num_resumed
         async with self._control:
             if self._num_resumed != num_resumed:
-                raise _resumed_early()
+                raise resumed_early()
             yield
 
     def _begin_pause(self, mode: PauseMode) -> None:
@@ -310,7 +314,7 @@ class CoreService:
                 raise EngineDeadError("the engine stopped before its pause was complete")
             await self._wait_for_change()
             if not self.core.is_paused:
-                raise _resumed_early()
+                raise resumed_early()
         if clear_cache:
             self.core.reset_prefix_cache(reset_running_requests=True)
 
@@ -394,7 +398,3 @@ class CoreService:
             self._waiting_since.pop(output.request_id, None)
         self._outputs.extend(outputs)
         self._output_arrived.set()
-
-
-def _resumed_early() -> ConflictError:
-    return ConflictError("the engine was resumed before its pause was complete")

@@ -137,14 +137,16 @@ class Scheduler:
         """
         assert not any(request.request_id in self._table for request in requests)
         max_lengths = [self.config.max_length_of(request) for request in requests]
-        self._check_room(len(requests))
+        self.check_room(len(requests))
         self._check_queued_tokens(sum(len(request.prompt_token_ids) for request in requests))
         for request, max_length in zip(requests, max_lengths, strict=True):
             self._table.waiting.add(Sequence(request, max_length, self._speculator.start()))
 
-    def _check_room(self, num_requests: int) -> None:
+    def check_room(self, num_requests: int = 1) -> None:
+        """Raises :class:`OverloadedError` where so many would be too many, however short they are."""
         limit = self.config.max_num_queued_requests
-        if self.num_waiting + num_requests > limit:
+        # Those that the next step has a slot for have only just come.
+        if self.num_running + self.num_waiting + num_requests > self.config.max_num_seqs + limit:
             raise OverloadedError(
                 f"{self.num_waiting} requests are waiting already, and with {num_requests} more they would "
                 f"exceed {limit} (--max-num-queued-requests); try again later"

@@ -24,7 +24,9 @@ from triolet.web.completions import add_completion_routes
 from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
 from triolet.web.cors import Cors
 from triolet.web.document_api import add_document_routes
+from triolet.web.early_refusal import EarlyRefusals
 from triolet.web.errors import install_error_handlers
+from triolet.web.key_ring import KeyRing
 from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
@@ -53,9 +55,10 @@ def blueprint(
     settings = _leaving_with(engine, settings or WebSettings())
     routes = Blueprint(name, __name__)
     admission = Admission()
+    keys = make_key_ring(settings)
     # The host application gets the middleware with the routes, whatever else is put around it.
-    routes.record_once(lambda state: _give_scopes(state.app))
-    routes.before_request(key_check(make_key_ring(settings), CONTROL_ENDPOINTS))
+    routes.record_once(lambda state: _put_around(state.app, engine, keys, state.url_prefix or ""))
+    routes.before_request(key_check(keys, CONTROL_ENDPOINTS))
     routes.before_request(admission.admit)
     add_completion_routes(routes, engine, settings)
     add_chat_routes(routes, engine, settings)
@@ -129,8 +132,8 @@ def _with_middleware(app: ASGIApp, args: ServeArgs) -> ASGIApp:
     return FinalSendShield(app)
 
 
-def _give_scopes(app: Any) -> None:
-    app.asgi_app = RequestScopes(app.asgi_app)
+def _put_around(app: Any, engine: ServingEngine, keys: KeyRing, prefix: str) -> None:
+    app.asgi_app = RequestScopes(EarlyRefusals(app.asgi_app, engine, keys, prefix))
 
 
 def _application(backend: Backend) -> Quart:

@@ -25,6 +25,7 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "caller_identity",
     "caller_key",
+    "given_key",
     "key_check",
     "key_option",
     "make_key_ring",
@@ -119,7 +120,8 @@ def _identify(key: ApiKey) -> None:
 
 
 def _required_key(keys: KeyRing) -> ApiKey:
-    given = _given_key()
+    headers = request.headers
+    given = given_key(headers.get("Authorization", ""), headers.get("X-Api-Key", ""))
     if not given:
         raise AuthenticationError(
             "An API key is needed: send it as 'Authorization: Bearer <key>', or as 'X-Api-Key: <key>'."
@@ -130,9 +132,9 @@ def _required_key(keys: KeyRing) -> ApiKey:
     return key
 
 
-def _given_key() -> str:
-    """The key that was sent; clients that have one of each kind mean the bearer's."""
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+def given_key(authorization: str, api_key: str) -> str:
+    """The key in these headers; clients that send one of each kind mean the bearer's."""
+    scheme, _, given = authorization.partition(" ")
     if scheme.lower() == "bearer" and given.strip():
         return given.strip()
-    return request.headers.get("X-Api-Key", "").strip()
+    return api_key.strip()

@@ -9,7 +9,7 @@ from quart import request
 from triolet.errors import InvalidRequestError
 from triolet.request import MAX_RANK, MAX_SECONDS
 
-__all__ = ["given_rank", "given_request_id", "given_timeout"]
+__all__ = ["echoable_id", "given_rank", "given_request_id", "given_timeout"]
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _RANK = re.compile(r"[0-9]{1,4}")
@@ -18,7 +18,11 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 def given_request_id() -> str | None:
     """The caller's name for the request; None if it gave none, or one that cannot be echoed."""
-    given = request.headers.get("X-Request-Id", "")
+    return echoable_id(request.headers.get("X-Request-Id", ""))
+
+
+def echoable_id(given: str) -> str | None:
+    """A name for a request as it was given; None for one that cannot be echoed."""
     return given if _REQUEST_ID.fullmatch(given) else None
 
 

@@ -127,6 +127,9 @@ class ServingEngine(Protocol):
         **rendering: Any,
     ) -> OutputStream: ...
 
+    def check_room(self) -> None:
+        """Raises OverloadedError while any request would be refused, because too many wait."""
+
     def count_refusal(self, error: TrioletError) -> None:
         """Count a request that was refused before it was submitted."""
 

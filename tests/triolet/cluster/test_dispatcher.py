@@ -284,8 +284,11 @@ class TestLimits:
             cluster.add(ask(number))
         with pytest.raises(OverloadedError, match="4 requests are waiting already") as caught:
             cluster.add(ask(6))
+        with pytest.raises(OverloadedError, match="4 requests are waiting already"):
+            cluster.dispatcher.check_room(cluster.now)
         assert caught.value.status == 429
         cluster.say(0, said(0, 7, reason=STOP))
+        cluster.dispatcher.check_room(cluster.now)
         cluster.add(ask(6))
         assert cluster.dispatcher.num_requests == 6
 

@@ -358,7 +358,7 @@ def test_a_cached_prefix_is_forgotten_when_nobody_uses_it() -> None:
 
 def test_a_full_queue_says_when_to_come_back() -> None:
     clock = Clock()
-    core = clocked_core(clock, FakeRunner(), max_num_seqs=1, max_num_queued_requests=4)
+    core = clocked_core(clock, FakeRunner(), max_num_seqs=1, max_num_queued_requests=3)
     for number in range(10):
         core.add(request(number, max_tokens=1))
         clock.now += 2

@@ -44,18 +44,24 @@ def test_a_newcomer_leaves_a_block_for_each_running_sequence() -> None:
 
 
 def test_a_full_queue_refuses() -> None:
-    scheduler = Scheduler(make_config(max_num_queued_requests=2))
-    scheduler.add(make_request(0, 1, 1))
-    scheduler.add(make_request(1, 1, 1))
-    with pytest.raises(OverloadedError, match="2 requests are waiting already, and with 1 more") as caught:
-        scheduler.add(make_request(2, 1, 1))
-    assert caught.value.status == 429
-    scheduler.schedule()
-    scheduler.add(make_request(2, 1, 1))
+    scheduler = Scheduler(make_config(max_num_seqs=1, max_num_queued_requests=2))
+    for number in range(3):  # one of them has a slot from the next step on
+        scheduler.check_room()
+        scheduler.add(make_request(number, 1, 2))
+    for _ in range(2):
+        with pytest.raises(OverloadedError, match="requests are waiting already, and with 1 more") as caught:
+            scheduler.add(make_request(3, 1, 1))
+        with pytest.raises(OverloadedError, match="requests are waiting already, and with 1 more"):
+            scheduler.check_room()
+        assert caught.value.status == 429
+        scheduler.schedule()
+    scheduler.abort(0)
+    scheduler.check_room()
+    scheduler.add(make_request(3, 1, 1))
 
 
 def test_those_that_belong_together_are_taken_in_all_or_none() -> None:
-    scheduler = Scheduler(make_config(max_num_queued_requests=3, max_num_queued_tokens=10))
+    scheduler = Scheduler(make_config(max_num_seqs=1, max_num_queued_requests=2, max_num_queued_tokens=10))
     scheduler.add(make_request(0, 1, 1))
     for refused in (
         [make_request(number, 1, 1) for number in (1, 2, 3)],

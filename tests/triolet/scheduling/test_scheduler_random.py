@@ -109,7 +109,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.harness.add(request)
             except (PromptTooLongError, OverloadedError):
                 assert request.request_id not in self.harness.outcomes
-        elif scheduler.num_waiting >= config.max_num_queued_requests:
+        elif (
+            scheduler.num_running + scheduler.num_waiting
+            >= config.max_num_seqs + config.max_num_queued_requests
+        ):
             with pytest.raises(OverloadedError):
                 scheduler.add(request)
         else:

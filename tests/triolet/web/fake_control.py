@@ -16,6 +16,11 @@ class FakeControl:
         self.conflict: Exception | None = None
         self.is_paused = False
         self.is_sleeping = False
+        self.no_room: Exception | None = None
+
+    def check_room(self) -> None:
+        if self.no_room is not None:
+            raise self.no_room
 
     def _called(self, *call: Any) -> None:
         self.calls.append(call)
