@@ -116,11 +116,11 @@ def _block(now: Situation) -> Leaver:
 
 def _is_empty(load: dict[str, Any]) -> bool:
     """Whether the slot is free, and all blocks are."""
-    return load["server_load"] == 0 and load["kv_cache_usage"] == 0
+    return not load["server_load"] and not load["kv_cache_usage"]
 
 
 def _has_one(load: dict[str, Any]) -> bool:
-    return load["server_load"] == 1 and load["num_requests_running"] == 1
+    return bool(load["server_load"] == load["num_requests_running"] == 1)
 
 
 def _difference(before: Metrics, after: Metrics, name: str, label: str = "") -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from itertools import repeat
+from typing import Any
 
 import pytest
 from bench.client import BenchError
 from bench.offer import Answer, Offerer, arrivals
 from tests.openai_server import canned_server
 
-BODY = {"messages": []}
+BODY: dict[str, Any] = {"messages": []}
 
 
 def test_arrivals_are_as_many_as_asked_for_and_always_the_same() -> None:

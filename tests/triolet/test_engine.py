@@ -30,8 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 def make(byte_model: Path, runner: FakeRunner | None = None, **options: Any) -> Engine:
-    factory = fake_client(runner or FakeRunner())
-    return Engine(model=str(byte_model), client_factory=factory, **options)
+    return Engine(model=str(byte_model), client_factory=fake_client(runner or FakeRunner()), **options)
 
 
 def delta(**fields: object) -> SamplingParams:

@@ -96,6 +96,9 @@ class FakeRankClient:
             self.requests[request.request_id] = request, 0
         self._work.set()
 
+    def check_room(self) -> None:
+        """There is always room."""
+
     def abort(self, request_id: int) -> None:
         self.requests.pop(request_id, None)
 
