@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kBlock = 32;
 constexpr int64_t kPanel = 32;
+constexpr int kSteps = 8;  // that spreading out a block is done in
 
 // A block of a panel: two tiles of 16 pairs of inputs × 16 outputs.
 struct alignas(64) SpreadBlock {
@@ -43,7 +44,9 @@ struct NibbleCodes {
     static constexpr int64_t kCodesSize = kPanel * kBlock / 2;
     static constexpr int64_t kSize = kCodesSize + kPanel * 2 * (HAS_MINIMUMS ? 2 : 1);
 
-    static TRIOLET_INLINE void spread(const uint8_t* block, SpreadBlock& target) {
+    // beside(step) is called after each of the steps.
+    template <class Beside>
+    static TRIOLET_INLINE void spread(const uint8_t* block, SpreadBlock& target, const Beside& beside) {
         const __m512i scales = _mm512_loadu_si512(block + kCodesSize);
         const __m512i minimums = HAS_MINIMUMS ? _mm512_loadu_si512(block + kCodesSize + kPanel * 2) : scales;
         const __m512h values = values_of_codes();
@@ -63,6 +66,7 @@ struct NibbleCodes {
                     value = HAS_MINIMUMS ? _mm512_fmadd_ph(value, scale, minimum) : _mm512_mul_ph(value, scale);
                     _mm512_store_si512(target.tiles[half][run * 4 + nibble], shrink(value));
                 }
+                beside(half * 4 + run);
             }
         }
     }
@@ -79,7 +83,8 @@ struct ByteCodes {
     static constexpr int64_t kCodesSize = kPanel * kBlock;
     static constexpr int64_t kSize = kCodesSize + kPanel * 2;
 
-    static TRIOLET_INLINE void spread(const uint8_t* block, SpreadBlock& target) {
+    template <class Beside>
+    static TRIOLET_INLINE void spread(const uint8_t* block, SpreadBlock& target, const Beside& beside) {
         const __m512i scales = _mm512_loadu_si512(block + kCodesSize);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
@@ -90,6 +95,7 @@ struct ByteCodes {
                 __m512i codes = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
                 __m512h value = _mm512_mul_ph(_mm512_cvtepi16_ph(codes), scale);
                 _mm512_store_si512(target.tiles[half][pair], shrink(value));
+                if (pair % 4 == 3) beside(half * 4 + pair / 4);
             }
         }
     }

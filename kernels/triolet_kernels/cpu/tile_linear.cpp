@@ -17,10 +17,11 @@ constexpr int64_t kRowGroup = 2 * kTileRows;  // rows that go through a panel to
 constexpr int64_t kMaxRows = 512;             // rows whose sums are kept while a panel is worked on
 constexpr int64_t kAhead = 12 * 1024;         // bytes between what is spread out and what is fetched from memory
 
-// Blocks of a panel that are spread out before the tiles take them, so that they are still in the nearest cache: for
-// one group of rows, for a few, and for so many that spreading out must not be interrupted often.
-constexpr int64_t kFewBlocks = 6, kSomeBlocks = 9, kManyBlocks = 18;
-constexpr int64_t kManyRows = 256;
+// Blocks that are spread out before the tiles take the first: a store must have left for the cache before a tile can
+// load what it wrote.
+constexpr int64_t kLag = 2;
+// Blocks that are spread out for all groups of rows together, so that they are still in the nearest cache for the last.
+constexpr int64_t kMostBlocks = 18;
 
 TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TRIOLET_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -92,6 +93,21 @@ struct TileSums {
         asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read and write
     }
 
+    // A block's share of one of kSteps steps, so that spreading out another goes on in between.
+    static TRIOLET_INLINE void add_step(int step, const bf16* x, int64_t width, const SpreadBlock& block) {
+        const int64_t stride = width * int64_t(sizeof(bf16));
+        if (step == 0) _tile_stream_loadd(4, x, stride);
+        if (step == 1) _tile_loadd(6, block.tiles[0], 64);
+        if (step == 3) _tile_dpbf16ps(0, 4, 6);
+        if (step == 5) _tile_loadd(7, block.tiles[1], 64);
+        if (step == 7) _tile_dpbf16ps(1, 4, 7);
+        if constexpr (HAS_SECOND) {
+            if (step == 2) _tile_stream_loadd(5, x + kTileRows * width, stride);
+            if (step == 5) _tile_dpbf16ps(2, 5, 6);
+            if (step == 7) _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+
     // Inputs pass by; the weights, which the next group of rows wants again, keep their place in the cache.
     static TRIOLET_INLINE void add(const bf16* x, int64_t width, const SpreadBlock* blocks, int64_t num_blocks) {
         const int64_t stride = width * int64_t(sizeof(bf16));
@@ -111,6 +127,13 @@ struct TileSums {
     }
 };
 
+// Blocks of a panel that go through all groups of rows before the next ones, and where they are spread out.
+struct Run {
+    int64_t first, num_blocks;
+    SpreadBlock* blocks;
+    int64_t num_places;
+};
+
 template <class Codes>
 struct Linear {
     const bf16* x;
@@ -126,54 +149,73 @@ struct Linear {
         return weights + (panel * (width / kBlock) + block) * Codes::kSize;
     }
 
-    static void spread(const uint8_t* codes, int64_t num_blocks, SpreadBlock* blocks) {
-        for (int64_t block = 0; block < num_blocks; ++block, codes += Codes::kSize) {
-            for (int64_t i = 0; i < Codes::kSize; i += 64) __builtin_prefetch(codes + kAhead + i);
-            Codes::spread(codes, blocks[block]);
+    // Spreads a block out, and starts the way from memory of one that will be wanted later.
+    template <class Beside>
+    static TRIOLET_INLINE void spread(const uint8_t* codes, SpreadBlock& block, const Beside& beside) {
+        Codes::spread(codes, block, [&](int step) __attribute__((always_inline)) {
+            for (int64_t i = step * 64; i < Codes::kSize; i += kSteps * 64) __builtin_prefetch(codes + kAhead + i);
+            beside(step);
+        });
+    }
+
+    // Brings the tiles, which hold the sums of a group of rows, forward by a run of blocks, which it spreads out into
+    // `blocks` on the way, the first of them again after the last: the tiles work on a block while the one after the next
+    // is spread out.
+    template <bool HAS_SECOND>
+    void spread_and_add(const bf16* rows, const uint8_t* codes, int64_t num_blocks, SpreadBlock* blocks,
+                        int64_t num_places) const {
+        int64_t next = 0, current = 0;
+        auto multiply = [&](int step) __attribute__((always_inline)) {
+            TileSums<HAS_SECOND>::add_step(step, rows, width, blocks[current]);
+        };
+        for (int64_t i = 0; i < num_blocks + kLag; ++i, codes += Codes::kSize) {
+            asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read
+            if (i >= num_blocks) {
+#pragma GCC unroll 8
+                for (int step = 0; step < kSteps && i >= kLag; ++step) multiply(step);
+            } else if (i >= kLag) {
+                spread(codes, blocks[next], multiply);
+            } else {
+                spread(codes, blocks[next], [](int) {});
+            }
+            if (++next == num_places) next = 0;
+            if (i < kLag) continue;
+            rows += kBlock;
+            if (++current == num_places) current = 0;
         }
     }
 
-    // Sums [row][kPanel] of all rows, where they are one group: they stay in the tiles to the end.
+    // Brings the sums of a group of rows forward by a run of blocks, which are spread out on the way if `codes` are given.
     template <bool HAS_SECOND>
-    void add_up_group(int64_t panel, float* sums) const {
-        const int64_t num_blocks = width / kBlock;
-        SpreadBlock blocks[kFewBlocks];
-        TileSums<HAS_SECOND>::clear();
-        for (int64_t first = 0; first < num_blocks; first += kFewBlocks) {
-            int64_t count = smaller(kFewBlocks, num_blocks - first);
-            spread(codes_of(panel, first), count, blocks);
-            TileSums<HAS_SECOND>::add(x + first * kBlock, width, blocks, count);
-        }
-        TileSums<HAS_SECOND>::save(sums);
-    }
-
-    // Brings the sums of a group of rows forward by some blocks.
-    template <bool HAS_SECOND>
-    void continue_group(int64_t first_row, int64_t first_block, const SpreadBlock* blocks, int64_t num_blocks,
-                        float* sums) const {
-        if (first_block)
+    void continue_group(const Run& run, int64_t first_row, const uint8_t* codes, float* sums) const {
+        const bf16* rows = x + first_row * width + run.first * kBlock;
+        if (run.first)
             TileSums<HAS_SECOND>::load(sums);
         else
             TileSums<HAS_SECOND>::clear();
-        TileSums<HAS_SECOND>::add(x + first_row * width + first_block * kBlock, width, blocks, num_blocks);
+        if (codes)
+            spread_and_add<HAS_SECOND>(rows, codes, run.num_blocks, run.blocks, run.num_places);
+        else
+            TileSums<HAS_SECOND>::add(rows, width, run.blocks, run.num_blocks);
         TileSums<HAS_SECOND>::save(sums);
     }
 
-    // Sums [row][kPanel] of `count` rows.
-    void add_up(int64_t panel, int64_t first_row, int64_t count, TileSession& session, float* sums) const {
-        if (num_rows <= kRowGroup)
-            return session.use(num_rows) > kTileRows ? add_up_group<true>(panel, sums) : add_up_group<false>(panel, sums);
+    // A panel times `count` rows. sums: room for [count][kPanel]
+    void run_panel(int64_t panel, int64_t first_row, int64_t count, TileSession& session, float* sums) const {
         const int64_t num_blocks = width / kBlock;
-        const int64_t num_runs = divide_up(num_blocks, count < kManyRows ? kSomeBlocks : kManyBlocks);
-        SpreadBlock blocks[kManyBlocks];
-        for (int64_t run = 0; run < num_runs; ++run) {
-            int64_t first = run * num_blocks / num_runs, size = (run + 1) * num_blocks / num_runs - first;
-            spread(codes_of(panel, first), size, blocks);
+        const int64_t num_runs = count > kRowGroup ? divide_up(num_blocks, kMostBlocks) : 1;
+        SpreadBlock blocks[kMostBlocks];
+        for (int64_t index = 0; index < num_runs; ++index) {
+            int64_t first = index * num_blocks / num_runs, end = (index + 1) * num_blocks / num_runs;
+            Run run = {first, end - first, blocks, count > kRowGroup ? kMostBlocks : kLag + 1};
             for (int64_t row = 0; row < count; row += kRowGroup) {
-                if (session.use(smaller(kRowGroup, count - row)) > kTileRows)
-                    continue_group<true>(first_row + row, first, blocks, size, sums + row * kPanel);
+                int64_t size = smaller(kRowGroup, count - row);
+                const uint8_t* codes = row ? nullptr : codes_of(panel, first);
+                if (session.use(size) > kTileRows)
+                    continue_group<true>(run, first_row + row, codes, sums + row * kPanel);
                 else
-                    continue_group<false>(first_row + row, first, blocks, size, sums + row * kPanel);
+                    continue_group<false>(run, first_row + row, codes, sums + row * kPanel);
+                if (end == num_blocks) write(panel, first_row + row, size, sums + row * kPanel);
             }
         }
     }
@@ -194,18 +236,15 @@ struct Linear {
     }
 
     void run(RunTeam run_team, int64_t num_threads) const {
-        constexpr int64_t kUnitsPerThread = 8;
+        constexpr int64_t kUnitsPerThread = 4;
         int64_t num_units = smaller(num_panels(), num_threads * kUnitsPerThread);
         for_each_unit(run_team, num_threads, num_units, [&](int64_t unit) {
             alignas(64) float sums[kMaxRows * kPanel];
             TileSession session;
-            int64_t end = (unit + 1) * num_panels() / num_units;
+            int64_t first = unit * num_panels() / num_units, end = (unit + 1) * num_panels() / num_units;
             for (int64_t row = 0; row < num_rows; row += kMaxRows) {
                 int64_t count = smaller(kMaxRows, num_rows - row);
-                for (int64_t panel = unit * num_panels() / num_units; panel < end; ++panel) {
-                    add_up(panel, row, count, session, sums);
-                    write(panel, row, count, sums);
-                }
+                for (int64_t panel = first; panel < end; ++panel) run_panel(panel, row, count, session, sums);
             }
         });
     }

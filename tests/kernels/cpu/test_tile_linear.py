@@ -69,3 +69,14 @@ def test_codes_take_the_memory_they_took_in_the_file(tile_ops: CpuOps) -> None:
     packed = tile_ops.pack_linear(weight, None, torch.bfloat16)
     assert isinstance(packed.weight, PackedTiles)
     assert packed.weight.data.nbytes == weight.data.nbytes
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("width", [32, 64, 96, 576, 608, 1536])
+def test_a_row_has_the_same_bits_in_any_company(tile_ops: CpuOps, kind: str, width: int) -> None:
+    """Few rows go through blocks that have just been spread out, many through those that lie ready."""
+    packed = tile_ops.pack_linear(quantize(torch.randn(70, width), kind), torch.randn(70), torch.bfloat16)
+    x = torch.randn(530, width).bfloat16()
+    together = tile_ops.linear(x, packed)
+    for first, end in [(0, 1), (7, 9), (20, 52), (31, 64), (300, 365), (512, 530)]:
+        assert torch.equal(tile_ops.linear(x[first:end].contiguous(), packed), together[first:end])
