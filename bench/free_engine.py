@@ -20,7 +20,7 @@ from triolet.core.engine_core import EngineCore, build_core
 from triolet.core.service import CoreService
 from triolet.plan import LayerGroup, StepPlan, StepResult
 
-__all__ = ["FreeRunner", "free", "paced", "serve"]
+__all__ = ["FreeRunner", "free", "paced", "serve", "steady"]
 
 NUM_BLOCKS = 8192
 MAX_MODEL_LEN = 16_384
@@ -28,6 +28,8 @@ TOKEN = 97
 STEP_SECONDS = 0.002
 TOKEN_SECONDS = 30e-6
 """How long a paced step takes, and how much longer for each token that is computed in it."""
+STEADY_SECONDS = 0.01
+"""How long a steady step takes: so long that nothing is waiting when it ends."""
 
 
 class FreeRunner:
@@ -74,6 +76,11 @@ async def free(stream: ByteStream) -> int:
 async def paced(stream: ByteStream) -> int:
     """The same where steps take time."""
     return await _serve_engine(stream, step_seconds=STEP_SECONDS, token_seconds=TOKEN_SECONDS)
+
+
+async def steady(stream: ByteStream) -> int:
+    """The same where all steps take as long as that of a middling model on an accelerator."""
+    return await _serve_engine(stream, step_seconds=STEADY_SECONDS)
 
 
 async def _serve_engine(stream: ByteStream, **pace: float) -> int:

@@ -206,7 +206,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--longest-answer", type=int, default=LONGEST["answer"], help="of mixed lengths")
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--csv", type=Path, help="write the rows here")
-    parser.add_argument("--serve", choices=["free", "paced"], help="be a server with such engines")
+    parser.add_argument("--serve", choices=["free", "paced", "steady"], help="be a server with such engines")
     parser.add_argument("arguments", nargs="*", help="its arguments")
     return parser.parse_args(argv)
 

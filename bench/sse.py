@@ -91,7 +91,7 @@ def _num_events(answer: Timed) -> int:
 def _server(loop: str, model: str, num_streams: int) -> Server:
     port = free_port()
     command = (
-        sys.executable, "-m", "bench.scaling", "--serve", "paced", "--", model, "--port", str(port),
+        sys.executable, "-m", "bench.scaling", "--serve", "steady", "--", model, "--port", str(port),
         "--max-num-seqs", str(num_streams), "--log-level", "warning", "--separate-engine", "--backend", loop,
     )  # fmt: skip
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}

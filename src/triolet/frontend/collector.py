@@ -8,6 +8,8 @@ This module knows nothing of engines.
 
 from __future__ import annotations
 
+import math
+
 from triolet.core.loop import Wakeup
 from triolet.request import CompletionOutput, RequestOutput
 from triolet.sampling_params import RequestOutputKind
@@ -49,10 +51,15 @@ class RequestOutputCollector:
         output, self._output = self._output, None
         return output
 
-    async def wait_ready(self) -> None:
-        """Return once :meth:`get` would not have to wait; being cancelled here loses nothing."""
+    async def wait_ready(self, until: float = math.inf) -> bool:
+        """Return True once :meth:`get` would not have to wait, False at the time ``until``.
+
+        Being cancelled here loses nothing.
+        """
         while self._output is None and self._error is None:
-            await self._arrived.wait()
+            if not await self._arrived.wait(until):
+                return False
+        return True
 
 
 def _joined(first: RequestOutput, second: RequestOutput, *, is_delta: bool) -> RequestOutput:

@@ -6,6 +6,7 @@ cancellation, or merely letting it go.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
@@ -60,10 +61,12 @@ class RequestStream:
         self._is_ended = output.is_finished
         return output
 
-    async def wait_ready(self) -> None:
-        """Return once ``anext`` would not have to wait; being cancelled here does not end the request."""
-        if not self._is_ended:
-            await self._collector.wait_ready()
+    async def wait_ready(self, until: float = math.inf) -> bool:
+        """Return True once ``anext`` would not have to wait, False at ``until`` (``anyio.current_time()``).
+
+        Being cancelled here does not end the request.
+        """
+        return self._is_ended or await self._collector.wait_ready(until)
 
     def abort(self) -> None:
         """End the request now, if it has not ended; never blocks. Nothing more is yielded."""

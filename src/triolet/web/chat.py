@@ -34,6 +34,8 @@ from triolet.web.sse import ChunkFrame
 
 __all__ = ["ChatShape", "add_chat_routes"]
 
+_TEXT = b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
+
 
 class ChatShape:
     """How a chat completion is written, streamed and not."""
@@ -58,16 +60,14 @@ class ChatShape:
         return b"".join(self._chunk(index, role) for index in range(self._num_choices))
 
     def chunks(self, delta: Delta) -> bytes:
+        if delta.is_text_only:
+            return self._frame.chunk(_TEXT % (delta.index, msgspec.json.encode(delta.text)))
         events = b"".join(self._chunk(delta.index, news) for news in _other_news(delta))
         if delta.logprobs:
             logprobs = self._logprobs.convert(delta.logprobs)
             events += self._chunk(delta.index, {"content": delta.text}, logprobs)
         elif delta.text:
-            text = msgspec.json.encode(delta.text)
-            events += self._frame.chunk(
-                b'{"index":%d,"delta":{"content":%b},"logprobs":null,"finish_reason":null}'
-                % (delta.index, text)
-            )
+            events += self._frame.chunk(_TEXT % (delta.index, msgspec.json.encode(delta.text)))
         if delta.finish_reason is not None:
             events += self._chunk(delta.index, {}, last=delta)
         return events

@@ -66,6 +66,17 @@ class Delta:
     tool_calls: Sequence[ToolCallDelta] = ()
     has_called: bool = False
 
+    @property
+    def is_text_only(self) -> bool:
+        """Whether there is some text and nothing beside it, as in most deltas."""
+        return bool(
+            self.text
+            and not self.logprobs
+            and self.finish_reason is None
+            and not self.reasoning
+            and not self.tool_calls
+        )
+
     def parts(self) -> Iterator[str | ToolCallDelta]:
         """Texts, none of them empty, and news of calls, in the order in which the model has written them."""
         start = 0
@@ -238,15 +249,15 @@ class Generation:
             seconds=self._clock() - self._submitted_at,
         )
 
-    async def next(self, within: float = math.inf) -> list[Delta]:
-        """Wait for news; none after ``within`` seconds without any.
+    async def next(self, until: float = math.inf) -> list[Delta]:
+        """Wait for news; none at the time ``until`` (``anyio.current_time()``) if there were none before.
 
         Raises :class:`EngineGenerateError`, :class:`EngineDeadError` or :class:`RequestAbortedError` when a
         choice fails; the others are then aborted, and what they had produced before has been handed out.
         """
         assert not self.is_finished, "there is nothing left to wait for"
         deltas: list[Delta] = []
-        for index in await self._wait_ready(within) if self._failure is None else ():
+        for index in await self._wait_ready(until) if self._failure is None else ():
             try:
                 deltas += self._take(index, await self._open[index].__anext__())
             except StopAsyncIteration:
@@ -264,23 +275,21 @@ class Generation:
         for stream in self._open.values():
             stream.abort()
 
-    async def _wait_ready(self, within: float) -> list[int]:
+    async def _wait_ready(self, until: float) -> list[int]:
         """The streams that have news."""
+        if len(self._open) == 1:
+            ((index, stream),) = self._open.items()
+            return [index] if await stream.wait_ready(until) else []
         ready: list[int] = []
 
         async def watch(index: int, stream: OutputStream) -> None:
-            await stream.wait_ready()
-            ready.append(index)
-            group.cancel_scope.cancel()
+            if await stream.wait_ready(until):
+                ready.append(index)
+                group.cancel_scope.cancel()
 
-        with anyio.move_on_after(within):
-            if len(self._open) == 1:
-                ((index, stream),) = self._open.items()
-                await stream.wait_ready()
-                return [index]
-            async with anyio.create_task_group() as group:
-                for index, stream in self._open.items():
-                    group.start_soon(watch, index, stream)
+        async with anyio.create_task_group() as group:
+            for index, stream in self._open.items():
+                group.start_soon(watch, index, stream)
         return ready
 
     def _take(self, index: int, output: RequestOutput) -> list[Delta]:

@@ -97,8 +97,10 @@ def _install_patches(backend: Backend) -> None:
     else:
         import hypercorn.asyncio.run as asyncio_worker
 
+        from triolet.web.fast_write_asyncio import install_fast_write
         from triolet.web.tls_close import install_tls_close
 
+        install_fast_write()
         install_tls_close()
         asyncio_worker.TCPServer = counted(asyncio_worker.TCPServer)  # type: ignore[attr-defined]
 

@@ -44,11 +44,13 @@ class FinalSendShield:
                 await is_sent.wait()
             return message
 
-        async def shielded_send(message: Message) -> None:
-            nonlocal is_sent
+        def shielded_send(message: Message) -> Awaitable[None]:
             if message["type"] != "http.response.body" or message.get("more_body"):
-                await send(message)
-                return
+                return send(message)
+            return send_last(message)
+
+        async def send_last(message: Message) -> None:
+            nonlocal is_sent
             is_sent = anyio.Event()
             try:
                 with anyio.CancelScope(shield=True):

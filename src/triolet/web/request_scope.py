@@ -6,6 +6,7 @@ Knows ASGI, and what a request generates; nothing of the routes.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -55,10 +56,10 @@ class RequestScopes:
         with ExitStack() as exits:
             scope[SCOPE_KEY] = RequestScope(exits)
 
-            async def closing_send(message: Message) -> None:
+            def closing_send(message: Message) -> Awaitable[None]:
                 if message["type"] == "http.response.body" and not message.get("more_body"):
                     exits.close()
-                await send(message)
+                return send(message)
 
             await self._app(scope, receive, closing_send)
 

@@ -5,6 +5,7 @@ Nothing here knows HTTP or how an engine works.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -34,8 +35,11 @@ class OutputStream(Protocol):
 
     async def __anext__(self) -> RequestOutput: ...
 
-    async def wait_ready(self) -> None:
-        """Wait until ``__anext__`` has something at once. Being cancelled here ends nothing."""
+    async def wait_ready(self, until: float = math.inf) -> bool:
+        """Wait until ``__anext__`` has something at once; False at ``until`` (``anyio.current_time()``).
+
+        Being cancelled here ends nothing.
+        """
 
     def abort(self) -> None:
         """End the request now. Idempotent, never blocks."""

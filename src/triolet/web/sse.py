@@ -13,6 +13,7 @@ import anyio
 import msgspec
 from quart import Response
 
+from triolet.core.loop import loop_clock
 from triolet.errors import EngineGenerateError, TrioletError
 from triolet.web.errors import error_body
 from triolet.web.generation import Delta, Generation, PromptProgress, Usage
@@ -114,7 +115,8 @@ class EventStream:
         self._num_computed_tokens = 0
         self._ping_interval = ping_interval
         self._is_ended = False
-        self._ping_at = anyio.current_time() + ping_interval
+        self._clock = loop_clock()
+        self._ping_at = self._clock() + ping_interval
         self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
 
     def __aiter__(self) -> EventStream:
@@ -127,31 +129,26 @@ class EventStream:
         if self._is_ended:
             raise StopAsyncIteration
         try:
-            return await self._next()
+            while not (events := self._encode(await self._generation.next(self._ping_at))):
+                if self._clock() >= self._ping_at:
+                    events = PING
+                    break
+        except Exception as error:
+            self._generation.abort()
+            return self._end_with(error)
         except BaseException:
             self._generation.abort()
             raise
+        self._ping_at = self._clock() + self._ping_interval
+        return events
 
     async def aclose(self) -> None:
         self._is_ended = True
         self._generation.abort()
 
-    async def _next(self) -> bytes:
-        events = b""
-        try:
-            while not events:
-                left = self._ping_at - anyio.current_time()
-                events = self._encode(await self._generation.next(max(0.0, left)))
-                if not events and anyio.current_time() >= self._ping_at:
-                    events = PING
-        except Exception as error:
-            self._generation.abort()
-            return self._end_with(error)
-        self._ping_at = anyio.current_time() + self._ping_interval
-        return events
-
     def _encode(self, deltas: Sequence[Delta]) -> bytes:
-        events = b"".join([self._shape.chunks(delta) for delta in deltas])
+        chunks = self._shape.chunks
+        events = chunks(deltas[0]) if len(deltas) == 1 else b"".join(map(chunks, deltas))
         if self._tell_progress is not None:
             events = self._news_of_prompts(self._tell_progress) + events
         if not self._generation.is_finished:
@@ -186,7 +183,7 @@ async def event_stream_response(
     After ``ping_interval`` seconds without one it is started all the same, and an error becomes an event.
     """
     try:
-        first = await generation.next(ping_interval)
+        first = await generation.next(anyio.current_time() + ping_interval)
         body = EventStream(generation, shape, first, ping_interval=ping_interval, tell_progress=tell_progress)
     except BaseException:
         generation.abort()

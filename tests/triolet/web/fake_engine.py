@@ -79,14 +79,16 @@ class FakeStream:
         self._ending = ending
         self.wake()
 
-    async def wait_ready(self) -> None:
-        while not self._is_ready:
-            self._changed = anyio.Event()
-            await self._changed.wait()
-        if self._engine.is_slow:
-            await anyio.sleep(0.001)
-        elif self._engine.is_endless:
-            await checkpoint()
+    async def wait_ready(self, until: float = float("inf")) -> bool:
+        with anyio.CancelScope(deadline=until) as scope:
+            while not self._is_ready:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            if self._engine.is_slow:
+                await anyio.sleep(0.001)
+            elif self._engine.is_endless:
+                await checkpoint()
+        return not scope.cancelled_caught
 
     @property
     def _is_ready(self) -> bool:

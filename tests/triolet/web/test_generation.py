@@ -69,7 +69,7 @@ async def test_no_news_within_the_time_is_no_deltas_and_loses_nothing(prompts: t
 async def test_a_failure_comes_after_what_was_produced_and_ends_the_others() -> None:
     engine = ready_engine(hold_at=1)
     generation = await start(engine, "a", "b")
-    first = await generation.next() + await generation.next(0.05)
+    first = await generation.next() + await generation.next(anyio.current_time() + 0.05)
     assert [delta.text for delta in first] == ["a", "a"]
     engine.fail_all(EngineGenerateError("lost"))
     with pytest.raises(EngineGenerateError, match="lost"):
