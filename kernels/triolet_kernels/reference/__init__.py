@@ -5,6 +5,8 @@ It says what every other implementation must compute; it must not know of any of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,8 +14,20 @@ from torch import Tensor
 
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
-from triolet_kernels.reference import activation, attention, drawing, linear, norm, rotary, step
+from triolet_kernels.reference import (
+    activation,
+    attention,
+    device_drawing,
+    drawing,
+    linear,
+    norm,
+    rotary,
+    step,
+)
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
+
+if TYPE_CHECKING:
+    from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
 
 __all__ = ["ReferenceOps"]
 
@@ -94,6 +108,10 @@ class ReferenceOps:
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
     ) -> DrawnTokens:
         return drawing.draw_tokens(logits, settings, rows)
+
+    def draw_on_device(self, logits: Tensor, settings: DeviceDrawSettings, draws: DeviceDraws) -> None:
+        """See :mod:`triolet_kernels.gpu.device_draws`."""
+        device_drawing.draw_on_device(logits, settings, draws)
 
     def draw_masked(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]

@@ -360,14 +360,12 @@ def load_core(
     """
     on_phase("loading torch")
     from triolet.runtime.leading_runner import LeadingRunner
-    from triolet.runtime.runner import ModelRunner  # torch takes seconds: not before it is needed
+    from triolet.runtime.runner_choice import load_runner  # torch takes seconds: not before it is needed
     from triolet.text.constraints import GrammarConstraints
     from triolet.text.grammar_tokenizer import load_grammar_tokenizer
 
     constraints = GrammarConstraints(lambda: load_grammar_tokenizer(files, runner.vocab_size))
-    load: Callable[..., ModelRunner] = (
-        ModelRunner.load if place is None else partial(LeadingRunner.lead_at, place)
-    )
+    load: Callable[..., Runner] = load_runner if place is None else partial(LeadingRunner.lead_at, place)
     runner = load(files, args, on_phase, constraints=constraints, num_sharing=num_sharing)
     return build_core(runner, args, constraints)
 

@@ -9,6 +9,7 @@ import torch
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
+from triolet.runtime import cuda
 from triolet.runtime.cores import num_available_cores
 from triolet_kernels.ops import preferred_dtype
 
@@ -19,12 +20,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def choose_device(args: EngineArgs) -> torch.device:
     """The device asked for; a GPU if any where none is. UsageError where it is not there."""
-    has_gpu = torch.cuda.is_available()
+    has_gpu = cuda.is_available()
     if args.device == "cuda" and not has_gpu:
         raise UsageError(
-            "device (--device) is cuda, but this torch sees no GPU; install a CUDA build of torch and a "
-            "driver, or use --device cpu",
-            param="device",
+            f"device (--device) is cuda, but {cuda.why_unavailable()}; or use --device cpu", param="device"
         )
     return torch.device("cuda" if has_gpu and args.device != "cpu" else "cpu")
 

@@ -187,7 +187,9 @@ class _Loading:
             cache_config.total_bytes(num_blocks) >> 20, " + ".join(map(str, num_blocks)),
             self._args.block_size,
         )  # fmt: skip
-        allocate = partial(allocate_kv_cache, cache_config, num_blocks)
+        # On a GPU, rows that only fill up a batch have a block to write to.
+        num_spare = 0 if device.type == "cpu" else 1
+        allocate = partial(allocate_kv_cache, cache_config, [count + num_spare for count in num_blocks])
         return LoadedModel(
             model=self._model,
             kv_cache=allocate(),

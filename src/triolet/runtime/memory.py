@@ -13,13 +13,15 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
+from triolet.runtime import cuda
+
 __all__ = ["available_memory", "available_system_memory"]
 
 
 def available_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on ``device``."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return cuda.memory_of(device)[0]
     return available_system_memory()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
+from triolet.runtime.cuda import release_cached_memory
 
 __all__ = ["Sources", "return_freed_memory"]
 
@@ -30,8 +30,7 @@ class Sources(Generic[M, C]):
 def return_freed_memory() -> None:
     """Have what Python, the C library and the device's allocator keep for later given back to the system."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    release_cached_memory()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc has it
         trim(0)

@@ -1,0 +1,229 @@
+"""Steps that overlap, on a device with a time of its own, against steps that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.triolet.runtime.fake_device import FakeDevice
+from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, alone, overlapped_core, toy_parts
+
+from triolet.core.engine_core import EngineCore
+from triolet.core.runner import OverlappedRunner
+from triolet.plan import StepPlan, StepResult
+from triolet.request import FinishReason, LogitsAdjustments, Request, TokenOutput
+
+
+def request(request_id: int, prompt: tuple[int, ...] = (), max_tokens: int = 9, **params: Any) -> Request:
+    prompt = prompt or (request_id, 2, 3)
+    return Request(request_id=request_id, prompt_token_ids=prompt, max_tokens=max_tokens, seed=5, **params)
+
+
+def run(core: EngineCore, *requests: Request) -> dict[int, list[TokenOutput]]:
+    core.add(*requests)
+    outputs: dict[int, list[TokenOutput]] = {}
+    while core.has_unfinished:
+        for output in core.step():
+            outputs.setdefault(output.request_id, []).append(output)
+        core.check_integrity()
+    return outputs
+
+
+def said(outputs: list[TokenOutput]) -> tuple[list[int], list[Any], FinishReason | None]:
+    """Tokens, their log-probabilities, and how it ended."""
+    tokens = [token for output in outputs for token in output.token_ids]
+    logprobs = [entry for output in outputs for entry in output.logprobs or ()]
+    return tokens, logprobs, outputs[-1].finish_reason
+
+
+REQUESTS: dict[str, Callable[[int], Request]] = {
+    "greedy": request,
+    "random": lambda number: request(number, temperature=1.0),
+    "filtered": lambda number: request(number, temperature=0.8, top_k=5, top_p=0.9, min_p=0.01),
+    "logprobs": lambda number: request(number, temperature=1.0, top_k=7, num_logprobs=3),
+    "prompt-logprobs": lambda number: request(number, num_prompt_logprobs=1),
+    "penalties": lambda number: request(
+        number, adjustments=LogitsAdjustments(presence_penalty=1.0, min_tokens=3)
+    ),
+    "penalties-logprobs": lambda number: request(
+        number, num_logprobs=2, adjustments=LogitsAdjustments(repetition_penalty=1.5)
+    ),
+    "long": lambda number: request(number, prompt=(*range(1, 28), number)),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("captures", [True, False], ids=["graphs", "no-graphs"])
+def test_what_comes_out_is_what_comes_out_without_overlap(kind: str, captures: bool) -> None:
+    requests = [REQUESTS[kind](number) for number in range(3)]
+    outputs = run(overlapped_core(FakeDevice(captures=captures)), *requests)
+    for item in requests:
+        assert said(outputs[item.request_id]) == said(alone(item))
+        prompts = [entry for output in outputs[item.request_id] for entry in output.prompt_logprobs or ()]
+        assert prompts == [entry for output in alone(item) for entry in output.prompt_logprobs or ()]
+
+
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+def test_logprobs_modes(mode: Any) -> None:
+    item = REQUESTS["logprobs"](1)
+    core = overlapped_core(FakeDevice(), replace(TOY_ARGS, logprobs_mode=mode))
+    assert said(run(core, item)[1]) == said(alone(item, logprobs_mode=mode))
+
+
+def test_all_kinds_together() -> None:
+    device = FakeDevice()
+    core = overlapped_core(device, replace(TOY_ARGS, max_num_seqs=3))
+    requests = [make(number) for number, make in enumerate(REQUESTS.values())]
+    outputs = run(core, *requests)
+    for item in requests:
+        assert said(outputs[item.request_id]) == said(alone(item))
+    assert device.num_replays > 0
+
+
+def test_windows_have_tables_of_their_own() -> None:
+    windows = (None, 5)
+    core = overlapped_core(FakeDevice(), parts=toy_parts(windows=windows))
+    requests = [request(number, max_tokens=25) for number in range(3)]
+    outputs = run(core, *requests)
+    for item in requests:
+        assert said(outputs[item.request_id]) == said(alone(item, windows))
+
+
+def test_guesses_are_kept_as_far_as_they_are_right() -> None:
+    args = replace(TOY_ARGS, speculation="ngram")
+    item = request(1, prompt=(1, 2, 1, 2, 1, 2, 1), max_tokens=20)
+    assert said(run(overlapped_core(FakeDevice(), args), item)[1]) == said(alone(item))
+
+
+# --- time ------------------------------------------------------------------------------------------------
+
+
+def launch_next(core: EngineCore) -> tuple[StepPlan, Callable[[], StepResult]]:
+    plan = core.schedule()
+    assert plan is not None
+    return plan, core.launch(plan)
+
+
+def test_the_device_always_has_the_next_step_before_it_has_done_the_last() -> None:
+    device = FakeDevice(step_seconds=1.0)
+    core = overlapped_core(device)
+    core.add(*(request(number, max_tokens=20) for number in range(3)))
+    steps = [launch_next(core)]
+    while core.has_unfinished:
+        with device.no_waits():
+            if len(steps) < 2 and (plan := core.schedule()) is not None:
+                steps.append((plan, core.launch(plan)))
+        is_busy_after = len(steps) == 2
+        plan, take = steps.pop(0)
+        core.commit(plan, take())
+        if is_busy_after:
+            assert device.busy_until == device.now + 1.0, "the device has begun the next step"
+    assert device.now == len(device.waits), "a second for each step, and none between them"
+
+
+def test_a_first_launch_waits_for_nothing() -> None:
+    device = FakeDevice()
+    core = overlapped_core(device)
+    core.add(request(1))
+    with device.no_waits():
+        launch_next(core)
+        launch_next(core)
+    assert device.now == 0.0
+
+
+def test_only_logprobs_of_prompts_wait_within_a_launch() -> None:
+    device = FakeDevice()
+    core = overlapped_core(device)
+    core.add(REQUESTS["prompt-logprobs"](1), REQUESTS["penalties"](2))
+    plan, take = launch_next(core)
+    assert [row.request.request_id for row in plan.rows] == [1, 2]
+    second, _ = launch_next(core)
+    assert [row.request.request_id for row in second.rows] == [1]
+    core.commit(plan, take())
+
+
+# --- ends in flight --------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_not_finite_ends_alone_with_a_step_under_way() -> None:
+    bad = request(1, prompt=(1, BAD_TOKEN))
+    outputs = run(overlapped_core(FakeDevice()), bad, request(2))
+    assert outputs[1][-1].error == "the model's logits are not finite"
+    assert said(outputs[2]) == said(alone(request(2)))
+
+
+def test_a_request_aborted_under_way_is_not_heard_of_again() -> None:
+    core = overlapped_core(FakeDevice())
+    core.add(request(1), request(2))
+    steps = [launch_next(core), launch_next(core)]
+    core.abort(1)
+    outputs = [output for plan, take in steps for output in core.commit(plan, take())]
+    assert {output.request_id for output in outputs} == {2}
+    assert core.statistics().num_free_blocks < core.statistics().num_blocks
+    while core.has_unfinished:
+        core.step()
+        core.check_integrity()
+    assert core.statistics().num_free_blocks == core.statistics().num_blocks
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_memory_that_runs_out_in_a_launch(is_lasting: bool) -> None:
+    """Once: the step is run again, from the same tokens. Always with one request: it fails alone."""
+    device = FakeDevice()
+    core = overlapped_core(device)
+    items = [request(1), request(2), request(3)]
+    core.add(*items)
+    steps = [launch_next(core), launch_next(core)]
+    outputs = list(core.commit(steps[0][0], steps[0][1]()))
+    failures = [1]
+
+    def fail() -> None:
+        if is_lasting or failures:
+            failures.clear()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    device.fail = fail
+    third = core.schedule()
+    assert third is not None
+    take = core.launch(third)
+    device.fail = lambda: None
+    outputs += core.commit(*((steps[1][0], steps[1][1]())))
+    outputs += core.commit(third, take())
+    while core.has_unfinished:
+        outputs += core.step()
+    for item in items:
+        own = [output for output in outputs if output.request_id == item.request_id]
+        expected = said(alone(item))
+        if is_lasting:
+            assert own[-1].error is not None
+            assert "out of memory" in own[-1].error
+            assert said(own)[0] == expected[0][:2]
+        else:
+            assert said(own) == expected
+
+
+def test_sleep_gives_graphs_back_and_steps_go_on() -> None:
+    device = FakeDevice()
+    core = overlapped_core(device)
+    item = request(1, max_tokens=20)
+    core.add(item)
+    outputs = [output for _ in range(6) for output in core.step()]
+    core.pause("keep")
+    while not core.is_quiet:
+        outputs += core.step()
+    core.sleep(1)
+    core.wake(None)
+    while core.has_unfinished:
+        outputs += core.step()
+    assert said(outputs) == said(alone(item))
+
+
+def test_it_is_a_runner_that_overlaps() -> None:
+    core = overlapped_core(FakeDevice())
+    assert isinstance(core._runner, OverlappedRunner)
+    core._runner.probe()
+    core.close()
+    core.close()
