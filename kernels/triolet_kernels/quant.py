@@ -70,10 +70,10 @@ class QuantTensor:
         return gguf.GGML_QUANT_SIZES[self._type]
 
     def dequantize(self) -> Tensor:
-        """All values, ``shape`` float32."""
-        values = torch.empty(self.shape, dtype=torch.float32)
+        """All values, ``shape`` float32, where the data is."""
+        values = torch.empty(self.shape, dtype=torch.float32, device=self.data.device)
         for start in range(0, self.shape[0], _ROWS_AT_A_TIME):
-            chunk = self.data[start : start + _ROWS_AT_A_TIME].contiguous().numpy()
+            chunk = self.data[start : start + _ROWS_AT_A_TIME].contiguous().cpu().numpy()
             decoded = quants.dequantize(chunk, self._type)
             values[start : start + len(chunk)] = torch.from_numpy(decoded).view(len(chunk), -1)
         return values

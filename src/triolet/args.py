@@ -98,6 +98,10 @@ class EngineArgs(ParallelArgs):
     num_kv_blocks: int | None = option(
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
+    gpu_memory_utilization: float = option(
+        0.9, "Share of a GPU's memory that weights, steps and KV cache may take together; up to 1.",
+        group="cache",
+    )  # fmt: skip
     enable_prefix_caching: bool = option(
         True, "Compute a prefix that prompts have in common once, and keep it while there is room.",
         group="cache",
@@ -163,6 +167,8 @@ class EngineArgs(ParallelArgs):
             "num_speculative_tokens",
         ))  # fmt: skip
         check_not_negative(self, ("long_prefill_token_threshold", "log_stats_interval"))
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise usage_error(self, "gpu_memory_utilization", "must be above 0 and at most 1")
         if (self.speculation == "draft") != (self.draft_model is not None):
             raise UsageError(
                 "--speculation draft and --draft-model go together; give both or neither",

@@ -44,7 +44,7 @@ def memory_of(device: torch.device) -> tuple[int, int]:
 
 def release_cached_memory() -> None:
     """Give what torch keeps for later back to the GPU, if there is one."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
@@ -74,7 +74,7 @@ class CudaDevice:
         index = torch.cuda.current_device() if torch_device.index is None else torch_device.index
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
-        self._leaving = torch.cuda.Stream(self.torch_device)
+        self._leaving = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
 
     def pinned(self, num_bytes: int) -> Tensor:
@@ -88,7 +88,7 @@ class CudaDevice:
         self._leaving.wait_stream(torch.cuda.current_stream(self.torch_device))
         values = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
         # A thread that waits is to sleep: the loop's thread has other work for the core.
-        event = torch.cuda.Event(blocking=True)
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(self._leaving):
             for value, tensor in zip(values, tensors, strict=True):
                 value.copy_(tensor, non_blocking=True)

@@ -23,11 +23,10 @@ from triolet.runtime.accelerator import Device, Fetch, send_together
 from triolet.runtime.adjuster import NOT_FINITE, draft_of
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet.runtime.sampler import SampledRow, Sampler
+from triolet.runtime.step_memory import MAX_LOGIT_ROWS
 from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
 
 __all__ = ["DeviceSampler", "DrawsOnDevice", "DrawsUnderWay"]
-
-MAX_LOGIT_ROWS = 256
 
 LogitsOf = Callable[[Tensor], Tensor]
 

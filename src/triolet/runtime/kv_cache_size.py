@@ -19,7 +19,6 @@ from triolet.runtime.kv_cache import KVCacheConfig
 __all__ = ["choose_max_model_len", "choose_num_blocks", "choose_sizes"]
 
 CPU_MEMORY_SHARE = 0.25
-GPU_MEMORY_SHARE = 0.9
 CPU_DEFAULT_BYTES = 2**30
 """By default a CPU's cache is no larger than this, unless one sequence of full length needs more."""
 
@@ -66,8 +65,8 @@ def choose_num_blocks(
 
     Their bytes follow from ``num_kv_blocks`` (in all layers), else ``kv_cache_bytes``, else they are enough
     for ``max_num_seqs`` sequences of full length, but no more than 25 % of the available memory and 1 GiB
-    (or one sequence, if that is larger) on a CPU, 90 % of it on a GPU. UsageError where one sequence does
-    not fit; it says what would.
+    (or one sequence, if that is larger) on a CPU; on a GPU all that is available may be taken. UsageError
+    where one sequence does not fit; it says what would.
     """
     one_sequence = config.bytes_for(max_model_len)
     param, cache_bytes = _bytes_asked_for(args, config) or (
@@ -100,7 +99,7 @@ def _bytes_per_block(config: KVCacheConfig) -> int:
 
 
 def _memory_share(config: KVCacheConfig) -> float:
-    return CPU_MEMORY_SHARE if config.device.type == "cpu" else GPU_MEMORY_SHARE
+    return CPU_MEMORY_SHARE if config.device.type == "cpu" else 1.0
 
 
 def _default_limit(config: KVCacheConfig, one_sequence: int, available_bytes: int) -> int:

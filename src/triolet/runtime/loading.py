@@ -23,6 +23,7 @@ from triolet.models.loader import load_model
 from triolet.models.sharding import Shard
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup
+from triolet.runtime.cuda import CudaDevice
 from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
 from triolet.runtime.draft_loading import DraftFit
 from triolet.runtime.draft_model import DraftModel
@@ -31,6 +32,7 @@ from triolet.runtime.kv_cache_size import choose_sizes
 from triolet.runtime.memory import available_memory
 from triolet.runtime.residence import Sources
 from triolet.runtime.shard_group import ShardGroup
+from triolet.runtime.step_memory import step_memory
 from triolet_kernels.ops import AttentionBatch, Ops, select_ops
 
 __all__ = ["LoadedModel", "Model", "load_parts"]
@@ -122,6 +124,7 @@ class _Loading:
         self._device = choose_device(args)
         self._dtype = choose_dtype(args, self._device)
         self._num_sharing = num_sharing
+        self._step_bytes = 0
         with open_checkpoint(files) as checkpoint:
             self._read(files, checkpoint, on_phase, group)
 
@@ -167,6 +170,10 @@ class _Loading:
         )
         self._model: Decoder = read(checkpoint, on_tensor=partial(on_phase, "loading weights"))
         self._draft = None if fit is None else fit.read(self._ops, num_positions, on_phase)
+        if device.type != "cpu":
+            on_phase("measuring a step")
+            measure = partial(step_memory, CudaDevice(device), self._model, self._cache_config)
+            self._step_bytes = measure(max_num_seqs=args.max_num_seqs)
         if device.type == "cpu" and not self._ops.uses_torch_threads:
             torch.set_num_threads(1)
         self._num_positions = num_positions
@@ -175,7 +182,8 @@ class _Loading:
         self.sizes = min(max_model_len, num_positions), num_blocks
 
     def _choose_sizes(self) -> tuple[int, tuple[int, ...]]:
-        available = available_memory(self._device) // self._num_sharing
+        available = available_memory(self._device, self._args.gpu_memory_utilization) // self._num_sharing
+        available = max(0, available - self._step_bytes)
         return choose_sizes(self._args, self._config, self._cache_config, available)
 
     def finish(self, max_model_len: int, num_blocks: tuple[int, ...]) -> LoadedModel[Decoder]:

@@ -18,10 +18,11 @@ from triolet.runtime import cuda
 __all__ = ["available_memory", "available_system_memory"]
 
 
-def available_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on ``device``."""
+def available_memory(device: torch.device, gpu_share: float = 1.0) -> int:
+    """Bytes that can still be allocated on ``device``; of a GPU's memory, up to ``gpu_share`` of it all."""
     if device.type == "cuda":
-        return cuda.memory_of(device)[0]
+        free, total = cuda.memory_of(device)
+        return max(0, free - int((1 - gpu_share) * total))
     return available_system_memory()
 
 

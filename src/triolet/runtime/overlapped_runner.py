@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from triolet_kernels.ops import select_ops
 
 __all__ = ["OverlappedRunner", "StepUnderWay"]
 
+M = TypeVar("M", bound=Model)
+
 NOTHING = -1
 """What is in the slot in which nothing is ever sampled: less than any token."""
 
@@ -48,7 +50,7 @@ class OverlappedRunner(ModelRunner):
 
     def __init__(
         self,
-        loaded: LoadedModel[Model],
+        loaded: LoadedModel[M],
         args: EngineArgs,
         device: Device,
         constraints: Constraints | None = None,

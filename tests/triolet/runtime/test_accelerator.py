@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tests.triolet.runtime.fake_device import FakeDevice
 
 from triolet.runtime.accelerator import send_together
 
-ARRAYS = [
+ARRAYS: list[NDArray[Any]] = [
     np.arange(3, dtype=np.int64),
     np.zeros((0, 4), dtype=np.int32),
     np.arange(10, dtype=np.int32).reshape(2, 5),

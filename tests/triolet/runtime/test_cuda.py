@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from triolet.runtime import cuda
+from triolet.runtime.accelerator import CaptureError
 from triolet.runtime.cuda import CudaDevice
 
 
@@ -55,7 +56,7 @@ def test_a_graph_works_on_what_its_inputs_hold(device: CudaDevice) -> None:
 @pytest.mark.gpu
 def test_what_waits_cannot_be_captured(device: CudaDevice) -> None:
     inputs = torch.ones(8, device=device.torch_device)
-    with pytest.raises(cuda.CaptureError):
+    with pytest.raises(CaptureError):
         device.capture(lambda: inputs * inputs.sum().item())
 
 

@@ -48,8 +48,8 @@ def test_by_default_no_more_than_a_quarter_of_the_memory_on_a_cpu() -> None:
     assert num_blocks(2 * GIB) == GIB // 2 // (32 * 23_040)
 
 
-def test_by_default_nine_tenths_of_the_memory_on_a_gpu() -> None:
-    assert num_blocks(2 * GIB, device="cuda") == int(0.9 * 2 * GIB) // (32 * 23_040)
+def test_by_default_all_the_memory_there_is_on_a_gpu() -> None:
+    assert num_blocks(2 * GIB, device="cuda") == 2 * GIB // (32 * 23_040)
 
 
 def test_context_that_does_not_fit_is_an_error_with_the_longest_that_would() -> None:
@@ -96,7 +96,7 @@ def test_context_is_the_models_own_unless_a_shorter_one_is_asked_for() -> None:
         (8 * GIB, {}, 8192),
         (GIB // 2, {}, 5824),
         (GIB // 2, {"device": "cuda"}, 8192),
-        (GIB // 8, {"device": "cuda"}, 5216),
+        (GIB // 8, {"device": "cuda"}, 5824),
         (GIB, {"num_kv_blocks": 10}, 320),
         (GIB, {"kv_cache_bytes": 3 * 32 * 23_040 - 1}, 64),
     ],

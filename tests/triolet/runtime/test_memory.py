@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from triolet.runtime import cuda
 from triolet.runtime.memory import available_memory, available_system_memory
 
 MIB = 2**20
@@ -72,3 +73,10 @@ def test_old_groups(root: Path) -> None:
 
 def test_this_machine_has_some() -> None:
     assert 2**26 < available_memory(torch.device("cpu")) < 2**50
+
+
+def test_of_a_gpu_only_a_share_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "memory_of", lambda device: (700, 1000))
+    assert available_memory(torch.device("cuda")) == 700
+    assert available_memory(torch.device("cuda"), 0.9) == 600
+    assert available_memory(torch.device("cuda"), 0.2) == 0
