@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import gguf
 import torch
-from gguf import quants
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
 
 __all__ = ["QUANT_KINDS", "NotFiniteError", "QuantTensor", "check_finite"]
 
@@ -61,16 +63,22 @@ class QuantTensor:
             )
 
     @property
-    def _type(self) -> gguf.GGMLQuantizationType:
-        return gguf.GGMLQuantizationType[self.kind]
+    def _type(self) -> GGMLQuantizationType:
+        from gguf import GGMLQuantizationType  # not before there is a quantised weight
+
+        return GGMLQuantizationType[self.kind]
 
     @property
     def _block(self) -> tuple[int, int]:
         """Values and bytes in a block."""
-        return gguf.GGML_QUANT_SIZES[self._type]
+        from gguf import GGML_QUANT_SIZES
+
+        return GGML_QUANT_SIZES[self._type]
 
     def dequantize(self) -> Tensor:
         """All values, ``shape`` float32, where the data is."""
+        from gguf import quants
+
         values = torch.empty(self.shape, dtype=torch.float32, device=self.data.device)
         for start in range(0, self.shape[0], _ROWS_AT_A_TIME):
             chunk = self.data[start : start + _ROWS_AT_A_TIME].contiguous().cpu().numpy()

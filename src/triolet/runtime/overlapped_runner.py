@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class OverlappedRunner(ModelRunner):
 
     def __init__(
         self,
-        loaded: LoadedModel[M],
+        loaded: LoadedModel[Any],
         args: EngineArgs,
         device: Device,
         constraints: Constraints | None = None,
@@ -89,7 +89,7 @@ class OverlappedRunner(ModelRunner):
         self._under_way: deque[StepUnderWay] = deque()
 
     @classmethod
-    def _of(cls, loaded: LoadedModel[Model], args: EngineArgs, constraints: Constraints | None) -> Self:
+    def _of(cls, loaded: LoadedModel[M], args: EngineArgs, constraints: Constraints | None) -> Self:
         return cls(loaded, args, CudaDevice(loaded.device), constraints)
 
     # ------------------------------------------------------------------ steps
