@@ -206,7 +206,7 @@ def test_auto_is_the_longest_context_that_the_cache_holds(
 def test_engines_that_share_the_memory_take_no_more_of_it_than_one(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "available_memory", lambda device: 2**24)
+    monkeypatch.setattr(loading, "available_memory", lambda *of: 2**24)
     args = EngineArgs(device="cpu", kernels="reference", block_size=8, num_threads=1)
     num_blocks = []
     for num_sharing in (1, 2):
