@@ -15,6 +15,7 @@ TEST_FOLDERS = {
 }
 
 UNTESTED_ALONE = {
+    "bench/gpu_peer.py": "tests/bench/test_gpu_check.py",
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
     "kernels/triolet_kernels/gpu/__init__.py": "tests/kernels/test_ops.py",

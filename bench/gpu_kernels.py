@@ -1,0 +1,256 @@
+"""Kernels on a GPU: whether they compute what the reference does, and how near to the machine's ceilings.
+
+The reference computes in float32 on the same device from the same inputs; errors are relative to its largest
+value. Bytes and operations are those that the task needs, not those that a kernel happens to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.gpu_timing import Figures, seconds_of
+from triolet.models.config import RopeConfig
+from triolet.models.rope import cos_sin_table
+from triolet_kernels.ops import AttentionBatch, Ops
+from triolet_kernels.reference import ReferenceOps
+
+__all__ = ["attention_batch", "equality", "measure_ceilings", "measure_kernels"]
+
+Ceilings = tuple[float, float]
+"""Bytes a second of memory, and operations a second."""
+
+BLOCK_SIZE = 32
+ERROR_LIMIT = 2.0**-6
+"""Of the largest value: results are rounded to bfloat16, 2⁻⁹, and so is what passes between kernels."""
+
+
+class Inputs:
+    """Random tensors, always the same ones."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._generator = torch.Generator(device).manual_seed(7)
+
+    def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        values = torch.randn(*shape, device=self.device, generator=self._generator)
+        return values.to(dtype or self.dtype)
+
+
+def attention_batch(
+    query_lengths: Sequence[int], lengths: Sequence[int], device: torch.device
+) -> AttentionBatch:
+    """Sequences of so many keys, the last of which are this step's, in blocks that lie anywhere."""
+    starts = torch.tensor([0, *query_lengths]).cumsum(0)
+    width = -(-max(lengths) // BLOCK_SIZE)
+    tables = torch.randperm(len(lengths) * width, generator=torch.Generator().manual_seed(3))
+    tables = tables.view(len(lengths), width).int()
+    positions = torch.cat(
+        [torch.arange(length - count, length) for count, length in zip(query_lengths, lengths, strict=True)]
+    )
+    sequences = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(query_lengths))
+    slots = tables[sequences, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
+    return AttentionBatch(
+        positions=positions.to(device),
+        cache_slots=slots.to(device),
+        block_tables=tables.to(device),
+        query_starts=starts.int().to(device),
+        sequence_lengths=torch.tensor(lengths, dtype=torch.int32).to(device),
+        max_query_length=max(query_lengths),
+        max_sequence_length=max(lengths),
+    )
+
+
+# ------------------------------------------------------------------------------------------- equality
+
+
+def equality(figures: Figures, ops: Ops, device: torch.device, dtype: torch.dtype, *, is_tiny: bool) -> None:
+    """A row for each operation: its largest error."""
+    for case, run in _cases(Inputs(device, dtype), is_tiny):
+        try:
+            error = _largest_error(run(ops), run(ReferenceOps()))
+        except Exception as exc:
+            figures.add(
+                "equality", case, f"failed: {type(exc).__name__}: {str(exc)[:200]}", share=0.0, goal=1.0
+            )
+            continue
+        figures.add("equality", case, error, "of max", share=float(error <= ERROR_LIMIT), goal=1.0)
+
+
+def _largest_error(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    return max(
+        float((found.double() - right.double()).abs().max() / right.double().abs().max().clamp(min=1e-9))
+        for found, right in zip(results, expected, strict=True)
+    )
+
+
+def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops], list[Tensor]]]]:
+    hidden, width = (64, 96) if is_tiny else (4096, 14336)
+    num_tokens = 5 if is_tiny else 300
+    x, weight = inputs(num_tokens, hidden), inputs(hidden, dtype=torch.float32)
+    residual = inputs(num_tokens, hidden, dtype=torch.float32)
+    gates, matrix = inputs(num_tokens, 2 * width), inputs(width, hidden) / hidden**0.5
+    rows = torch.randint(num_tokens, (7,), device=inputs.device)
+
+    def add_norm(ops: Ops) -> list[Tensor]:
+        total = residual.clone()
+        return [ops.add_rms_norm(x, total, weight, 1e-5), total]
+
+    yield "rms_norm", lambda ops: [ops.rms_norm(x, weight, 1e-5)]
+    yield "add_rms_norm", add_norm
+    yield "silu_mul", lambda ops: [ops.silu_mul(gates)]
+    yield "gelu_mul", lambda ops: [ops.gelu_mul(gates)]
+    yield "take_rows", lambda ops: [ops.take_rows(x, rows)]
+    table = lambda ops: ops.pack_embedding(matrix, inputs.dtype)  # noqa: E731
+    yield "embedding", lambda ops: [ops.embedding(rows, table(ops))]
+    for count in (1, num_tokens):
+        yield f"linear, {count} rows", partial(_linear, x[:count].contiguous(), matrix, inputs.dtype)
+    yield from _attention_cases(inputs, is_tiny)
+
+
+def _linear(x: Tensor, matrix: Tensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
+    return [ops.linear(x, ops.pack_linear(matrix, None, dtype))]
+
+
+def _attention_cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops], list[Tensor]]]]:
+    heads, kv_heads, size = (4, 2, 16) if is_tiny else (32, 8, 128)
+    long = 40 if is_tiny else 1500
+    shapes = {
+        "decode": ([1, 1, 1], [long, 1, 33]),
+        "prefill": ([long, 3], [long, 3]),
+        "chunk": ([9, 1], [long, 20]),
+    }
+    for name, (counts, lengths) in shapes.items():
+        batch = attention_batch(counts, lengths, inputs.device)
+        num_blocks = int(batch.block_tables.max()) + 1
+        shape = (num_blocks, kv_heads, BLOCK_SIZE, size)
+        keys, values = inputs(*shape), inputs(*shape)
+        query = inputs(sum(counts), heads, size)
+        for window in (None, 21):
+            attend = partial(_attend, query, keys, values, batch, window)
+            yield f"paged_attention {name}, window {window}", attend
+        qkv = inputs(sum(counts), (heads + 2 * kv_heads) * size)
+        norms = inputs(2, size, dtype=torch.float32) / 8 + 1
+        table = cos_sin_table(RopeConfig(theta=10_000.0, dim=size), long + 1, inputs.device)
+        for has_norms in (False, True):
+            given = norms if has_norms else None
+            rotate = partial(_rotate, qkv, batch, table, keys, values, heads, given)
+            yield f"rotary_and_cache {name}{', head norms' if has_norms else ''}", rotate
+
+
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, batch: AttentionBatch, window: int | None, ops: Ops
+) -> list[Tensor]:
+    return [ops.paged_attention(query, keys, values, batch, scale=query.shape[2] ** -0.5, window=window)]
+
+
+def _rotate(
+    qkv: Tensor,
+    batch: AttentionBatch,
+    table: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    num_heads: int,
+    norms: Tensor | None,
+    ops: Ops,
+) -> list[Tensor]:
+    """Queries, and what attention finds in the cache afterwards: its layout is the kernels' own affair."""
+    keys, values = keys.clone(), values.clone()
+    q_norm, k_norm = (None, None) if norms is None else norms.unbind()
+    query = ops.rotary_and_cache(
+        qkv, batch, table, keys, values, num_heads=num_heads, q_norm=q_norm, k_norm=k_norm
+    )
+    seen = ops.paged_attention(query, keys, values, batch, scale=0.1, window=1)
+    return [query, seen]
+
+
+# ------------------------------------------------------------------------------------------- speed
+
+
+def measure_ceilings(
+    figures: Figures, device: torch.device, dtype: torch.dtype, *, is_tiny: bool
+) -> Ceilings:
+    """Bytes a second that torch copies and operations a second that it multiplies with, at most."""
+    num_bytes = 2**20 if is_tiny else 2**31
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copied = 2 * num_bytes / seconds_of(lambda: target.copy_(source), device)
+    figures.add("ceilings", f"copy of {num_bytes >> 20} MiB", copied / 1e9, "GB/s")
+    size = 64 if is_tiny else 8192
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    multiplied = 2 * size**3 / seconds_of(lambda: left @ right, device)
+    figures.add("ceilings", f"matmul of {size}³", multiplied / 1e12, "TFLOP/s")
+    return copied, multiplied
+
+
+def measure_kernels(
+    figures: Figures,
+    ops: Ops,
+    device: torch.device,
+    dtype: torch.dtype,
+    ceilings: Ceilings,
+    *,
+    is_tiny: bool,
+) -> None:
+    """Linear layers and attention, beside the ceilings."""
+    inputs = Inputs(device, dtype)
+    shapes = [(64, 96)] if is_tiny else [(4096, 6144), (4096, 28672), (14336, 4096)]
+    for size_in, size_out in shapes:
+        packed = ops.pack_linear(inputs(size_out, size_in), None, dtype)
+        for num_rows in (1, 8) if is_tiny else (1, 8, 64, 256, 4096):
+            x = inputs(num_rows, size_in)
+            taken = seconds_of(partial(ops.linear, x, packed), device)
+            num_bytes = dtype.itemsize * (size_in * size_out + num_rows * (size_in + size_out))
+            case = f"linear {size_in} → {size_out}, {num_rows} rows"
+            _add(figures, case, taken, num_bytes, 2 * num_rows * size_in * size_out, ceilings)
+    _measure_attention(figures, ops, inputs, ceilings, is_tiny)
+
+
+def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Ceilings, is_tiny: bool) -> None:
+    heads, kv_heads, size = (4, 2, 16) if is_tiny else (32, 8, 128)
+    decodes = [(1, 40)] if is_tiny else [(1, 512), (1, 32768), (8, 4096), (64, 512), (64, 4096), (256, 512)]
+    shapes = [("decode", count, 1, context) for count, context in decodes]
+    shapes.append(("prefill", 1, 40, 40) if is_tiny else ("prefill", 1, 4096, 4096))
+    for name, count, num_queries, context in shapes:
+        if figures.budget.left < 10:
+            return
+        batch = attention_batch([num_queries] * count, [context] * count, inputs.device)
+        shape = (int(batch.block_tables.max()) + 1, kv_heads, BLOCK_SIZE, size)
+        keys, values = inputs(*shape), inputs(*shape)
+        query = inputs(count * num_queries, heads, size)
+        call = partial(ops.paged_attention, query, keys, values, batch, scale=size**-0.5)
+        num_bytes = inputs.dtype.itemsize * (2 * count * context * kv_heads * size + 2 * query.numel())
+        pairs = count * (context if num_queries == 1 else context * (context + 1) // 2)
+        case = f"attention {name}, {count} × {context}"
+        taken = seconds_of(call, inputs.device)
+        _add(figures, case, taken, num_bytes, 4 * pairs * heads * size, ceilings)
+        if name == "decode":
+            graph_batch = replace(batch, max_sequence_length=context * 4)
+            taken = seconds_of(
+                partial(call.func, *call.args[:3], graph_batch, **call.keywords), inputs.device
+            )
+            _add(figures, f"{case}, in a graph of 4 × the length", taken, num_bytes, 0, ceilings)
+
+
+def _add(
+    figures: Figures,
+    case: str,
+    taken: float,
+    num_bytes: int,
+    num_operations: int,
+    ceilings: Ceilings,
+) -> None:
+    """Beside the ceiling that would be reached first."""
+    by_memory, by_arithmetic = num_bytes / ceilings[0], num_operations / ceilings[1]
+    share = max(by_memory, by_arithmetic) / taken
+    more: dict[str, Any] = {"bound": "memory" if by_memory > by_arithmetic else "arithmetic"}
+    figures.add(
+        "kernels", case, taken * 1e6, "µs", share=share,
+        GBps=num_bytes / taken / 1e9, TFLOPps=num_operations / taken / 1e12, **more,
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Time on a device, a budget of it, and rows of figures that are on disk as soon as they are known.
+
+Knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["Budget", "Figures", "seconds_of"]
+
+
+def seconds_of(function: Callable[[], object], device: torch.device, *, seconds: float = 0.2) -> float:
+    """Seconds of one call: the median of ten runs of as many calls as fill a tenth of ``seconds``."""
+    function()
+    once = max(_elapsed(function, device, 1), 1e-7)
+    count = max(1, int(seconds / 10 / once))
+    runs = sorted(_elapsed(function, device, count) / count for _ in range(10))
+    return runs[len(runs) // 2]
+
+
+def _elapsed(function: Callable[[], object], device: torch.device, count: int) -> float:
+    if device.type == "cpu":
+        started = time.perf_counter()
+        for _ in range(count):
+            function()
+        return time.perf_counter() - started
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(count):
+        function()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(start.elapsed_time(end)) / 1e3
+
+
+@dataclass
+class Budget:
+    """Seconds that are left; ``clock`` gives seconds."""
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (self.clock() - self.started)
+
+
+class Figures:
+    """Rows of figures: printed, and written to ``path`` as JSON, one by one."""
+
+    def __init__(self, path: Path | None, budget: Budget, about: dict[str, Any]) -> None:
+        self._path = path
+        self.budget = budget
+        self.about = about
+        self.rows: list[dict[str, Any]] = []
+
+    def add(
+        self,
+        section: str,
+        case: str,
+        value: float | str,
+        unit: str = "",
+        *,
+        share: float | None = None,
+        goal: float | None = None,
+        **more: Any,
+    ) -> None:
+        """``share``: of a ceiling; ``goal``: what that is to be at least."""
+        verdict = "" if share is None or goal is None else ("ok" if share >= goal else "below goal")
+        row = {"section": section, "case": case, "value": value, "unit": unit, "share": share, "goal": goal}
+        self.rows.append({**row, "verdict": verdict, **more})
+        print(_line(self.rows[-1]), flush=True)
+        self.write()
+
+    @contextmanager
+    def section(self, name: str, *, at_least: float = 5.0) -> Iterator[bool]:
+        """Whether there are so many seconds left; what is raised inside becomes a row."""
+        if self.budget.left < at_least:
+            self.add(name, "-", f"left out: {self.budget.left:.0f} s are left")
+            yield False
+            return
+        try:
+            yield True
+        except Exception as exc:
+            last = traceback.format_exc(limit=-4)
+            self.add(name, "-", f"failed: {type(exc).__name__}: {str(exc)[:300]}", trace=last)
+            print(last, flush=True)
+
+    def write(self) -> None:
+        if self._path is not None:
+            self._path.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
+
+    def print_table(self) -> None:
+        for row in self.rows:
+            print(_line(row))
+
+
+def _line(row: dict[str, Any]) -> str:
+    value = row["value"]
+    shown = f"{value:,.4g}" if isinstance(value, float) else str(value)
+    share = "" if row["share"] is None else f"{100 * row['share']:6.1f} %"
+    goal = "" if row["goal"] is None else f"goal {100 * row['goal']:.0f} %"
+    line = f"{row['section']:<12} {row['case']:<44} {shown:>12} {row['unit']:<9} {share:>8} {goal:<10}"
+    return f"{line} {row['verdict']}".rstrip()

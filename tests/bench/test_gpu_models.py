@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from bench.gpu_models import MODELS, Batch, RandomModel, num_parameters
+
+from triolet_kernels.reference import ReferenceOps
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model() -> RandomModel:
+    return RandomModel(
+        MODELS["tiny"],
+        ReferenceOps(),
+        CPU,
+        dtype=torch.float32,
+        cache_bytes=2**21,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+    )
+
+
+def test_shapes_are_those_of_the_models() -> None:
+    assert num_parameters(MODELS["Llama 3 8B"]) == pytest.approx(8.03e9 - 128256 * 4096, rel=0.01)
+    assert num_parameters(MODELS["Qwen3 4B"]) == pytest.approx(4.02e9, rel=0.01)
+
+
+def test_steps_of_a_batch_follow_each_other(model: RandomModel) -> None:
+    batch, runner = Batch(3, 40, model.num_blocks), model.runner()
+    first, second = batch.plan(), batch.plan()
+    assert [row.start for row in first.rows + second.rows] == [40, 40, 40, 41, 41, 41]
+    blocks = [block for row in first.rows for block in row.new_block_ids[0]]
+    assert len(set(blocks)) == len(blocks)
+    launched = [runner.launch(first), runner.launch(second)]
+    for take in launched:
+        result = take()
+        assert result.errors == {}
+        assert len(result.token_ids) == 3
+
+
+def test_tokens_do_not_depend_on_overlap(model: RandomModel) -> None:
+    tokens = model.generate([5, 9, 200], 12)
+    assert len(tokens) == 12
+    assert tokens == model.generate([5, 9, 200], 12, overlaps=False)
+
+
+def test_bytes_of_a_step(model: RandomModel) -> None:
+    assert model.cache_bytes_of(2, 64) == 2 * 64 * 2 * 2 * 2 * 16 * 4
+    assert model.weight_bytes == 4 * num_parameters(model.config)
