@@ -34,7 +34,7 @@ from triolet.runtime import cuda
 from triolet.runtime.overlapped_runner import OverlappedRunner
 from triolet_kernels.ops import Ops, select_ops
 
-__all__ = ["main"]
+__all__ = ["Check", "about", "busy_share", "main", "run_steps"]
 
 SECONDS = 520.0
 DECODE_GOAL, PREFILL_GOAL, BUSY_GOAL, PEER_GOAL = 0.8, 0.6, 0.95, 5.0
@@ -259,7 +259,7 @@ def busy_share(function: Callable[[], object]) -> float:
     for start, end in spans:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return busy / (reached - spans[0][0])
+    return float(busy / (reached - spans[0][0]))
 
 
 def about(device: torch.device) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from triolet.models.rope import cos_sin_table
 from triolet_kernels.ops import AttentionBatch, Ops
 from triolet_kernels.reference import ReferenceOps
 
-__all__ = ["attention_batch", "equality", "measure_ceilings", "measure_kernels"]
+__all__ = ["Inputs", "attention_batch", "equality", "measure_ceilings", "measure_kernels"]
 
 Ceilings = tuple[float, float]
 """Bytes a second of memory, and operations a second."""
@@ -107,8 +107,7 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
     yield "silu_mul", lambda ops: [ops.silu_mul(gates)]
     yield "gelu_mul", lambda ops: [ops.gelu_mul(gates)]
     yield "take_rows", lambda ops: [ops.take_rows(x, rows)]
-    table = lambda ops: ops.pack_embedding(matrix, inputs.dtype)  # noqa: E731
-    yield "embedding", lambda ops: [ops.embedding(rows, table(ops))]
+    yield "embedding", lambda ops: [ops.embedding(rows, ops.pack_embedding(matrix, inputs.dtype))]
     for count in (1, num_tokens):
         yield f"linear, {count} rows", partial(_linear, x[:count].contiguous(), matrix, inputs.dtype)
     yield from _attention_cases(inputs, is_tiny)

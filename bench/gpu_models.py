@@ -30,7 +30,7 @@ from triolet.runtime.overlapped_runner import OverlappedRunner
 from triolet.runtime.residence import Sources
 from triolet_kernels.ops import Ops
 
-__all__ = ["MODELS", "Batch", "HostDevice", "RandomModel", "num_parameters"]
+__all__ = ["MODELS", "Batch", "HostDevice", "RandomModel", "RandomWeights", "num_parameters"]
 
 BLOCK_SIZE = 32
 

@@ -100,7 +100,7 @@ class EngineArgs(ParallelArgs):
     )
     gpu_memory_utilization: float = option(
         0.9, "Share of a GPU's memory that weights, steps and KV cache may take together; up to 1.",
-        group="cache",
+        group="cache", metavar="SHARE",
     )  # fmt: skip
     enable_prefix_caching: bool = option(
         True, "Compute a prefix that prompts have in common once, and keep it while there is room.",

@@ -49,8 +49,7 @@ class KVTransferConfig:
 
 NO_EFFECT: Mapping[str, str] = {
     "disable_log_stats": "log_stats_interval=0 does that",
-    "enforce_eager": "nothing is captured or compiled when it runs",
-    "gpu_memory_utilization": "kv_cache_bytes says how much memory the cache takes",
+    "enforce_eager": "what cannot be captured runs as it stands",
     "trust_remote_code": "code that comes with a model is never run",
 }
 """Options that no answer depends on, and why they do nothing here."""

@@ -71,7 +71,7 @@ def test_handing_on_anything_is_refused_with_its_cause(value: Any) -> None:
     assert isinstance(caught.value.__cause__, ValueError | TypeError)
 
 
-@pytest.mark.parametrize("name", ["enforce_eager", "gpu_memory_utilization", "trust_remote_code"])
+@pytest.mark.parametrize("name", ["enforce_eager", "trust_remote_code"])
 def test_what_has_no_effect_is_dropped_with_its_reason(name: str) -> None:
     with pytest.warns(UserWarning, match=f"{name} has no effect here: .*; remove it"):
         assert engine_options({name: True, "seed": 1}) == {"seed": 1}
