@@ -66,6 +66,7 @@ class _Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._done: asyncio.Future[Answer] | None = None
         self._head = b""
+        self._tail = b""
         self._decoder: ChunkedDecoder | None = None
         self._missing = 0
         self.is_open = False
@@ -78,7 +79,7 @@ class _Connection(asyncio.Protocol):
     def send(self, request: bytes) -> asyncio.Future[Answer]:
         """The answer to come. Its ``status`` is 0 where the connection was closed before."""
         assert self._transport is not None
-        self._head, self._decoder, self._missing = b"", None, 0
+        self._head, self._tail, self._decoder, self._missing = b"", b"", None, 0
         self._answer = Answer(started=time.perf_counter())
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -104,7 +105,8 @@ class _Connection(asyncio.Protocol):
         else:
             if b'"index"' in data:
                 answer.events.append(now)
-            answer.is_whole = answer.is_whole or b"[DONE]" in data
+            self._tail = (self._tail + data)[-64:]
+            answer.is_whole = b"[DONE]" in self._tail
             self._decoder.feed(data)
             is_over = self._decoder.is_finished
         if is_over:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 import triolet
 from triolet.web.route_descriptions import Parameter, Route
@@ -57,11 +57,14 @@ class MessageErrorObject(Struct):
 
 
 class MessageError(Struct):
-    """The body of an answer of the Messages API that is not a success."""
+    """The body of an answer of the Messages API that is not a success, and the event of a stream that fails.
+
+    An event leaves ``request_id`` to the header.
+    """
 
     type: Literal["error"]
     error: MessageErrorObject
-    request_id: str
+    request_id: str | UnsetType = UNSET
 
 
 def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, Any]:
@@ -127,12 +130,13 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 
 def _responses(route: Route, schema_of: SchemaOf) -> dict[str, Any]:
     responses: dict[str, Any] = {}
+    error = MessageError if route.path.startswith("/v1/messages") else Error
     if route.is_served:
         content = {route.answer_type: {"schema": schema_of[route.answer]}}
-        if route.is_streamable:
-            content["text/event-stream"] = {} if route.event is None else {"schema": schema_of[route.event]}
+        if route.event is not None:
+            told = {"anyOf": [schema_of[route.event], schema_of[error]]}
+            content["text/event-stream"] = {"schema": _event_schema(told)}
         responses["200"] = {"description": "Done.", "content": content}
-    error = MessageError if route.path.startswith("/v1/messages") else Error
     for status, description in _ERRORS.items():
         kind = route.unavailable if status == "503" and route.unavailable is not None else error
         responses[status] = {
@@ -140,3 +144,13 @@ def _responses(route: Route, schema_of: SchemaOf) -> dict[str, Any]:
             "content": {"application/json": {"schema": schema_of[kind]}},
         }
     return responses
+
+
+def _event_schema(data: Mapping[str, Any]) -> dict[str, Any]:
+    """One event of a stream: its data is JSON, but for the ``[DONE]`` with which OpenAI's streams end."""
+    told = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {
+        "type": "object",
+        "properties": {"event": {"type": "string"}, "data": {"anyOf": [{"const": "[DONE]"}, told]}},
+        "required": ["data"],
+    }

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from triolet.core.control import PauseMode, SleepPart
 from triolet.web.anthropic.message_answers import CountedTokens, MessageAnswer
+from triolet.web.anthropic.message_events import MessageEvent
 from triolet.web.anthropic.schema import CountTokensBody, MessagesBody
 from triolet.web.control_api import AbortBody, RestartBody
 from triolet.web.openai_answers import (
@@ -37,6 +38,7 @@ from triolet.web.operation_answers import (
     Version,
 )
 from triolet.web.responses_answers import DeletedResponse, InputItems, Response
+from triolet.web.responses_events import ResponseEvent
 from triolet.web.responses_schema import ResponsesBody
 from triolet.web.schema import ChatBody, CompletionBody
 from triolet.web.tokens_api import DetokenizeBody, TokenizeBody
@@ -62,8 +64,8 @@ class Parameter:
 class Route:
     """One method of one path.
 
-    ``answer`` is the type of the body of a success, ``event`` that of the data of a stream's events where all
-    have one, and ``unavailable`` that of a 503 where it is no error. ``is_served``: it does something,
+    ``answer`` is the type of the body of a success, ``event`` that of the data of a stream's events that tell
+    of no error, and ``unavailable`` that of a 503 where it is no error. ``is_served``: it does something,
     instead of saying why not.
     """
 
@@ -78,7 +80,6 @@ class Route:
     answer_type: str = "application/json"
     event: Any = None
     unavailable: Any = None
-    is_streamable: bool = False
     is_served: bool = True
 
 
@@ -96,22 +97,22 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "/v1/chat/completions", "Answer a conversation, through the model's chat template.", "generation",
         body=ChatBody, example={"messages": _HELLO, "max_completion_tokens": 12},
-        answer=ChatCompletion, event=ChatCompletionChunk, is_streamable=True,
+        answer=ChatCompletion, event=ChatCompletionChunk,
     ),
     _post(
         "/v1/completions", "Continue a text, or token ids.", "generation",
         body=CompletionBody, example={"prompt": "One, two,", "max_tokens": 8},
-        answer=Completion, event=CompletionChunk, is_streamable=True,
+        answer=Completion, event=CompletionChunk,
     ),
     _post(
         "/v1/messages", "Answer a conversation, as Anthropic's Messages API does.", "generation",
         body=MessagesBody, example={"messages": _HELLO, "max_tokens": 12},
-        answer=MessageAnswer, is_streamable=True,
+        answer=MessageAnswer, event=MessageEvent,
     ),
     _post(
         "/v1/responses", "Answer a conversation, as items that may be kept.", "generation",
         body=ResponsesBody, example={"input": "Hello!", "max_output_tokens": 16},
-        answer=Response, is_streamable=True,
+        answer=Response, event=ResponseEvent,
     ),
     _get(
         "/v1/responses/{response_id}", "A response that is being written or was kept.", "generation",

@@ -116,8 +116,8 @@ async def read_to_end(stream: SocketStream, *, seconds: float = 10) -> bytes:
 def events_of(text: str) -> list[Any]:
     """The data of server-sent events; ``[DONE]`` stays a string, comments are left out."""
     events: list[Any] = []
-    for block in text.split("\n\n"):
-        if block.startswith("data: "):
-            data = block.removeprefix("data: ")
+    for line in text.split("\n"):
+        if line.startswith("data: "):
+            data = line.removeprefix("data: ")
             events.append(data if data == "[DONE]" else json.loads(data))
     return events
