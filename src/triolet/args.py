@@ -37,6 +37,7 @@ MAX_NUM_API_SERVERS = 64
 TLS_FILES = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+KVCacheDtype = Literal["auto", "fp8"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "reference"]
 Backend = Literal["asyncio", "trio"]
@@ -98,6 +99,11 @@ class EngineArgs(ParallelArgs):
     num_kv_blocks: int | None = option(
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
+    kv_cache_dtype: KVCacheDtype = option(
+        "auto", "Number format of the KV cache: that of activations, or fp8 (e4m3), which takes half the "
+        "memory, for some of the accuracy; on GPUs alone.",
+        group="cache",
+    )  # fmt: skip
     gpu_memory_utilization: float = option(
         0.9, "Share of a GPU's memory that weights, steps and KV cache may take together; up to 1.",
         group="cache", metavar="SHARE",

@@ -13,7 +13,7 @@ from triolet.runtime import cuda
 from triolet.runtime.cores import num_available_cores
 from triolet_kernels.ops import preferred_dtype
 
-__all__ = ["choose_device", "choose_dtype", "choose_num_threads"]
+__all__ = ["choose_cache_dtype", "choose_device", "choose_dtype", "choose_num_threads"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -29,7 +29,7 @@ def choose_device(args: EngineArgs) -> torch.device:
 
 
 def choose_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
-    """The format of activations and KV cache. Reference kernels compute in float32 and nothing else."""
+    """The format of activations. Reference kernels compute in float32 and nothing else."""
     if args.kernels == "reference":
         if args.dtype not in ("auto", "float32"):
             raise UsageError(
@@ -39,6 +39,19 @@ def choose_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
             )
         return torch.float32
     return preferred_dtype(device) if args.dtype == "auto" else DTYPES[args.dtype]
+
+
+def choose_cache_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
+    """The format of the KV cache: that of activations, unless another is asked for and there are kernels."""
+    if args.kv_cache_dtype == "auto":
+        return choose_dtype(args, device)
+    if device.type == "cpu" or args.kernels == "reference":
+        raise UsageError(
+            "kv_cache_dtype (--kv-cache-dtype) fp8 needs the kernels of a GPU; leave it out, or use --device "
+            "cuda without --kernels reference",
+            param="kv_cache_dtype",
+        )
+    return torch.float8_e4m3fn
 
 
 def choose_num_threads(args: EngineArgs) -> int:

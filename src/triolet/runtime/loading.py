@@ -24,7 +24,12 @@ from triolet.models.sharding import Shard
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup
 from triolet.runtime.cuda import CudaDevice
-from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
+from triolet.runtime.device import (
+    choose_cache_dtype,
+    choose_device,
+    choose_dtype,
+    choose_num_threads,
+)
 from triolet.runtime.draft_loading import DraftFit
 from triolet.runtime.draft_model import DraftModel
 from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
@@ -145,7 +150,7 @@ class _Loading:
             config,
             block_size=args.block_size,
             max_num_batched_tokens=args.max_num_batched_tokens,
-            dtype=self._dtype,
+            dtype=choose_cache_dtype(args, device),
             device=device,
         )
 

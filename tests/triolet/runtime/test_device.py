@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.runtime.cores import num_available_cores
-from triolet.runtime.device import choose_device, choose_dtype, choose_num_threads
+from triolet.runtime.device import (
+    choose_cache_dtype,
+    choose_device,
+    choose_dtype,
+    choose_num_threads,
+)
 from triolet_kernels.ops import preferred_dtype
 
 CPU = torch.device("cpu")
@@ -45,6 +52,16 @@ def test_dtype() -> None:
     with pytest.raises(UsageError, match="plain float32") as raised:
         choose_dtype(EngineArgs(kernels="reference", dtype="bfloat16"), CPU)
     assert raised.value.param == "dtype"
+
+
+def test_cache_is_of_the_activations_dtype_unless_a_gpu_is_to_keep_half_of_it() -> None:
+    gpu = torch.device("cuda")
+    assert choose_cache_dtype(EngineArgs(dtype="float32"), CPU) == torch.float32
+    assert choose_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), gpu) == torch.float8_e4m3fn
+    for args, device in ((EngineArgs(), CPU), (EngineArgs(kernels="reference"), gpu)):
+        with pytest.raises(UsageError, match="fp8 needs the kernels of a GPU") as raised:
+            choose_cache_dtype(replace(args, kv_cache_dtype="fp8"), device)
+        assert raised.value.param == "kv_cache_dtype"
 
 
 def test_threads_are_as_many_as_cores_unless_given() -> None:
