@@ -14,9 +14,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 from triolet.args import ServeArgs
+from triolet.cluster.model_places import find_models
 from triolet.cluster.processes import SubprocessStarter
 from triolet.cluster.shard_launch import ShardLaunch
 from triolet.cluster.shard_process import run_shard, shard_resources, shard_start
+from triolet.cluster.wording import numbered
 
 __all__ = ["serve_shards"]
 
@@ -26,8 +28,8 @@ logger = logging.getLogger("triolet.cluster")
 async def serve_shards(args: ServeArgs) -> int:
     """Run this machine's shards until their rank ends or a signal comes; 0.
 
-    Raises what the first shard that does not end in order died of: UsageError or ModelLoadError where it
-    cannot be loaded, else EngineDeadError.
+    Raises what finding the model does, before any process starts, and what the first shard that does not end
+    in order died of: UsageError or ModelLoadError where it cannot be loaded, else EngineDeadError.
     """
     (rank,) = args.launch_shape().local_ranks
     launch = ShardLaunch.of(args, rank)
@@ -37,15 +39,18 @@ async def serve_shards(args: ServeArgs) -> int:
     deaths: list[Exception] = []
     async with anyio.create_task_group() as tasks:
         await tasks.start(_watch_signals, tasks.cancel_scope.cancel)
+        engine_args = await find_models(args)
+        indices = range(launch.first, launch.first + launch.num_local)
         logger.info(
-            "shards %d to %d of engine %d, which is at %s:%d",
-            launch.first, launch.first + launch.num_local - 1, rank, launch.host, launch.port,
-        )  # fmt: skip
+            "%s of engine %d, which is at %s:%d", numbered("shard", indices), rank, launch.host, launch.port
+        )
 
         async def run(index: int) -> None:
             part = parts[index]
             place = launch.place(launch.first + index, launch.port)
-            error = await run_shard(shard_start(args, place, part, rank, part.num_sharing), part, starter)
+            error = await run_shard(
+                shard_start(engine_args, place, part, rank, part.num_sharing), part, starter
+            )
             if error is not None:
                 deaths.append(error)
                 tasks.cancel_scope.cancel()

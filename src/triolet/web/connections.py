@@ -44,7 +44,6 @@ class Connections(Generic[T]):
         self._open: set[T] = set()
         self._waiting: dict[T, None] = {}
         self._has_warned = False
-        self._left = anyio.Event()
 
     def enter(self, connection: T) -> T | None:
         """Count one that has come. What is returned has to be closed, and may be that one itself."""
@@ -58,6 +57,11 @@ class Connections(Generic[T]):
         if self.is_crowded:
             self._warn()
         return going
+
+    @property
+    def open_ones(self) -> list[T]:
+        """Those that are open."""
+        return list(self._open)
 
     @property
     def is_crowded(self) -> bool:
@@ -78,13 +82,6 @@ class Connections(Generic[T]):
         self._open.discard(connection)
         self._waiting.pop(connection, None)
         self._has_warned = self._has_warned and self.is_crowded
-        self._left.set()
-
-    async def wait_all_closed(self) -> None:
-        """Return once none is open."""
-        while self._open:
-            self._left = anyio.Event()
-            await self._left.wait()
 
     def _warn(self) -> None:
         """Say once for each crowd that some are turned away."""

@@ -135,7 +135,8 @@ def _explain_not_found() -> str:
 
 
 async def _on_triolet_error(error: TrioletError) -> Response:
-    if error.status >= 500 and not isinstance(error, RequestError | RequestAbortedError):
+    # Of an engine that dies whoever watches it tells once; all its requests would tell it again.
+    if error.status >= 500 and not isinstance(error, RequestError | RequestAbortedError | EngineDeadError):
         logger.error("request failed: %s", error.message)
     return error_response(error)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-import anyio.lowlevel
+import anyio
 from hypercorn.config import Config
 from quart import Quart
 
@@ -27,6 +27,8 @@ __all__ = ["GRACEFUL_SECONDS", "serve_http"]
 
 GRACEFUL_SECONDS = 1.0
 """How long connections get to close once the server has been told to stop."""
+CUT_OFF_SECONDS = 0.5
+"""And how long the worker may take to end those that have not."""
 KEEP_ALIVE_SECONDS = 30.0
 TESTED_VERSIONS = ("0.18.",)
 """Of Hypercorn, whose private methods are replaced."""
@@ -71,10 +73,18 @@ async def serve_http(
         import hypercorn.asyncio
 
         with _vanished_peers_are_no_errors():
-            await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
-            # The worker leaves with the first of the connections that it cuts off.
-            await config.connections.wait_all_closed()
-            await anyio.lowlevel.checkpoint()  # of the last one the end of its task is still to be told
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cut_off_late, config.connections, must_stop)
+                await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
+                tasks.cancel_scope.cancel()
+
+
+async def _cut_off_late(connections: Connections[Any], must_stop: Callable[[], Awaitable[Any]]) -> None:
+    """End what has had its time to close: the worker would wait for clients to read what they do not."""
+    await must_stop()
+    await anyio.sleep(GRACEFUL_SECONDS)
+    for connection in connections.open_ones:
+        connection.writer.transport.abort()
 
 
 def _install_patches(backend: Backend) -> None:
@@ -114,7 +124,7 @@ def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> _Config:
     config.ssl_handshake_timeout = HANDSHAKE_SECONDS
     config.bind = [f"fd://{listener.detach()}"]
     config.errorlog = errors
-    config.graceful_timeout = GRACEFUL_SECONDS
+    config.graceful_timeout = GRACEFUL_SECONDS + CUT_OFF_SECONDS
     config.keep_alive_timeout = KEEP_ALIVE_SECONDS
     config.include_server_header = False
     return config

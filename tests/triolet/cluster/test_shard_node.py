@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,6 +15,8 @@ from tests.triolet.cluster.fake_processes import FakeChild, FakeStarter
 
 from triolet.args import ServeArgs
 from triolet.cluster import shard_node
+from triolet.cluster.link import Link
+from triolet.cluster.messages import Start
 from triolet.errors import EngineDeadError
 
 pytestmark = pytest.mark.anyio
@@ -23,19 +27,32 @@ ARGS = ServeArgs(
 
 
 def starter_of(monkeypatch: pytest.MonkeyPatch, role: Any) -> FakeStarter:
+    async def find(args: ServeArgs) -> ServeArgs:
+        return replace(args, model="/where/it/is")
+
     starter = FakeStarter(role)
+    monkeypatch.setattr(shard_node, "find_models", find)
     monkeypatch.setattr(shard_node, "SubprocessStarter", lambda **_: starter)
     return starter
 
 
-async def test_it_has_the_later_shards_and_ends_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_has_the_later_shards_and_ends_with_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def role(child: FakeChild, stream: ByteStream) -> int:
+        link = Link(stream, name="parent")
+        start = await link.receive()
+        assert isinstance(start, Start)
+        assert start.args["model"] == "/where/it/is", "found once, for all of them"
         return 0
 
     starter = starter_of(monkeypatch, role)
     with anyio.fail_after(5):
         assert await shard_node.serve_shards(ARGS) == 0
     assert sorted(child.name for child in starter.children) == ["shard 2 of engine 0", "shard 3 of engine 0"]
+    assert "shards 2, 3 of engine 0, which is at 127.0.0.1:29501" in caplog.text
 
 
 async def test_one_that_dies_ends_the_others_and_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

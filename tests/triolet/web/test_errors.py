@@ -107,7 +107,12 @@ async def test_every_wrong_request_gets_its_status_and_names_its_field(anyio_bac
     ],
 )
 async def test_what_the_engine_refuses_keeps_its_status(
-    anyio_backend_name: str, refusal: Exception, status: int, kind: str, is_streamed: bool
+    anyio_backend_name: str,
+    refusal: Exception,
+    status: int,
+    kind: str,
+    is_streamed: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = FakeEngine()
     engine.refusal = refusal
@@ -119,6 +124,9 @@ async def test_what_the_engine_refuses_keeps_its_status(
     if isinstance(refusal, OverloadedError):
         assert response.headers["Retry-After"] == str(refusal.retry_after)
     assert ("Retry-After" in response.headers) == (status in (429, 503))
+    is_told_elsewhere = isinstance(refusal, OverloadedError | EngineDeadError)
+    assert is_told_elsewhere or "while answering a request" in caplog.text or "request failed" in caplog.text
+    assert not (is_told_elsewhere and "request failed" in caplog.text), "once, and not for each request"
 
 
 async def test_a_failure_before_the_first_token_keeps_its_status(anyio_backend_name: str) -> None:

@@ -88,15 +88,23 @@ async def test_connections_that_are_cut_off_in_the_end_are_no_errors(
         await send({"type": "http.response.body", "body": bytes(1 << 25), "more_body": True})
 
     app: Any = answer
+    is_over = anyio.Event()
+
+    async def serve() -> None:
+        await http_server.serve_http(app, listener, "asyncio", must_stop.wait)
+        is_over.set()
+
     listener = listen(ServeArgs(host="127.0.0.1", port=0))
     port = listener.getsockname()[1]
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-        tasks.start_soon(http_server.serve_http, app, listener, "asyncio", must_stop.wait)
+        tasks.start_soon(serve)
         for _ in range(8):
             stream = await stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", port))
             await stream.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
         with anyio.fail_after(10):
             await all_are_sending.wait()
             must_stop.set()
+        with anyio.fail_after(5):
+            await is_over.wait()
     await anyio.wait_all_tasks_blocked()
     assert caplog.records == []
