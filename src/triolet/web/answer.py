@@ -46,8 +46,8 @@ class AnswerHead:
     @classmethod
     def create(cls, prefix: str, model: str, settings: WebSettings) -> AnswerHead:
         answer_id = prefix + secrets.token_hex(12)
-        request_scope().answer_id = answer_id
-        request_scope().model = model
+        scope = request_scope()
+        scope.answer_id, scope.model = answer_id, model
         return cls(answer_id, int(settings.clock()), model)
 
     def as_mapping(self, kind: str) -> dict[str, Any]:
@@ -92,10 +92,15 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 async def finish_response(response: Response) -> Response:
-    """What every answer gets: the whole request has been read, and it is named."""
+    """What every answer gets, once: the whole request has been read, and it is named."""
+    scope = request_scope()
+    if scope.finished is response:
+        return response
+    scope.finished = response
     if response.status_code == BodyTimeoutError.status or not await discard_body(request):
         response.headers["Connection"] = "close"
-    response.headers["X-Request-Id"] = request_name()
+    name = request_name()
+    response.headers["X-Request-Id"] = name
     if is_messages_route():
-        response.headers["Request-Id"] = request_name()
+        response.headers["Request-Id"] = name
     return response

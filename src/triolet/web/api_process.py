@@ -29,7 +29,7 @@ from triolet.cluster.reception import FrontEndPlace
 from triolet.cluster.transport import Address, SocketTransport
 from triolet.engine import Engine
 from triolet.models.source import ModelFiles
-from triolet.web.serve import Server
+from triolet.web.serve import Server, settle_memory
 
 __all__ = ["api_server"]
 
@@ -49,7 +49,10 @@ async def _serve(link: Link) -> None:
     engine = Engine(args, client_factory=_client_factory(args, start, launcher))
     launcher.answer({"statistics": _statistics_of(engine)})
     listener = socket.socket(fileno=start.extra["listener"])
-    server = Server(args, engine, listener, announce=launcher.announce, obeys_signals=False, peers=launcher)
+    server = Server(
+        args, engine, listener,
+        announce=launcher.announce, obeys_signals=False, peers=launcher, settle=settle_memory,
+    )  # fmt: skip
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(launcher.run, server.drain)
         await server.run()

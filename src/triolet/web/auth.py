@@ -15,6 +15,7 @@ from quart import g, request
 
 from triolet.errors import AuthenticationError, PermissionDeniedError
 from triolet.web.api_keys import ApiKey, parse_keys
+from triolet.web.headers import given_header
 from triolet.web.key_ring import KeyRing
 from triolet.web.page_api import PAGE_ENDPOINTS
 from triolet.web.request_scope import request_scope
@@ -75,7 +76,7 @@ def caller_identity(user: str | None = None) -> str:
         return key.name
     if user:
         return user
-    given = request.headers.get("Authorization") or request.headers.get("X-Api-Key", "")
+    given = given_header(b"authorization") or given_header(b"x-api-key") or ""
     return hashlib.sha256(given.encode(errors="surrogateescape")).hexdigest()[:16] if given else ""
 
 

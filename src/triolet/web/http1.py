@@ -99,7 +99,7 @@ class _Protocol(H11Protocol):
             h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
         )
         # The reader and the end of an answer both take events; their order must not be mixed up.
-        self._taking_events = anyio.Lock()
+        self._taking_events = anyio.Lock(fast_acquire=True)
         self._is_closed = False
 
     def take_probes_only(self) -> None:

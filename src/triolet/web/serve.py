@@ -7,6 +7,7 @@ takes the server with it, after every open request has had its answer.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -35,7 +36,7 @@ from triolet.web.serving_engine import ServingEngine
 from triolet.web.tls import open_tls
 from triolet.web.tracing import open_tracing
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "serve", "settle_memory"]
 
 logger = logging.getLogger("triolet.web")
 
@@ -56,14 +57,25 @@ async def serve(args: ServeArgs) -> int:
     check_ports(args.launch_shape())
     listener = listen(args)
     try:
-        return await Server(args, Engine(args), listener).run()
+        return await Server(args, Engine(args), listener, settle=settle_memory).run()
     finally:
         if args.uds is not None:
             args.uds.unlink(missing_ok=True)
 
 
+def settle_memory() -> None:
+    """Take all there is out of the collector's sight, once what stays for good has been loaded.
+
+    Else it looks at every module, class and weight again and again, and everything waits meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 class Server:
     """One run of the server. ``announce`` gets the lines for the user once the server is ready.
+
+    ``settle`` is called before that, where the process is the server's own.
 
     ``exit_now`` ends the process when a second signal comes, and when connections or the engine cannot be
     closed in time. ``obeys_signals``: not in a process that somebody else tells to end. ``peers`` are the
@@ -80,8 +92,10 @@ class Server:
         exit_now: Callable[[int], Any] = os._exit,
         obeys_signals: bool = True,
         peers: Peers | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._args = args
+        self._settle = settle
         self._engine = engine
         self._listener = listener
         self._tls = open_tls(args)
@@ -213,6 +227,7 @@ class Server:
         )
 
     def _announce_ready(self) -> None:
+        self._settle()
         model = self._engine.model_names[0]
         curl_option = "" if self._args.uds is None else f"--unix-socket {shlex.quote(str(self._args.uds))} "
         if self._tls is not None:

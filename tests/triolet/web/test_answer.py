@@ -9,6 +9,7 @@ from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import events_of, serving
 
 from triolet.errors import ModelNotFoundError
+from triolet.web import answer as answer_module
 from triolet.web.answer import check_model
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +100,22 @@ def test_any_served_name_is_the_model_and_none_means_the_first() -> None:
     with pytest.raises(ModelNotFoundError, match="'fake/model', 'alias'") as caught:
         check_model(engine, "other")
     assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 200), ("/nowhere", 404)])
+async def test_an_answer_is_finished_once_by_whoever_comes_first(
+    anyio_backend_name: str, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+) -> None:
+    """The routes do it, and the application does for all else."""
+    discarded: list[str] = []
+
+    async def discard(request: Any) -> bool:
+        discarded.append(request.path)
+        return True
+
+    monkeypatch.setattr(answer_module, "discard_body", discard)
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        response = await running.client.post(path, json=CHAT)
+    assert response.status_code == status
+    assert response.headers.get_list("X-Request-Id") == [response.headers["X-Request-Id"]]
+    assert discarded.count(path) == 1

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from quart import Quart
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import serving
+from werkzeug.datastructures import Headers
+
+from triolet.web.headers import given_header
 
 pytestmark = pytest.mark.anyio
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -61,3 +65,12 @@ async def test_a_rank_that_is_none_is_refused(anyio_backend_name: str, header: s
             "/v1/chat/completions", json=CHAT, headers={"X-data-parallel-rank": header}
         )
     assert (response.status_code, response.json()["error"]["param"]) == (400, "X-data-parallel-rank")
+
+
+@pytest.mark.parametrize(
+    ("sent", "given"), [([], None), ([("X-Thing", "a"), ("x-thing", "b")], "a"), ([("X-Thing", "")], "")]
+)
+async def test_the_first_of_a_header_counts(sent: list[tuple[str, str]], given: str | None) -> None:
+    app = Quart(__name__)
+    async with app.test_request_context("/", headers=Headers(sent)):
+        assert given_header(b"x-thing") == given

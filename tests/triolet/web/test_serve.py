@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import Running, events_of, read_until, request_bytes, serving
 
+from triolet.args import ServeArgs
 from triolet.errors import ModelLoadError, UsageError
+from triolet.statistics import EngineState
 from triolet.web import listener as listener_module
+from triolet.web.serve import Server, settle_memory
 
 pytestmark = pytest.mark.anyio
 BODY = {"prompt": "hi", "max_tokens": 99}
@@ -163,3 +167,28 @@ async def test_no_task_is_left_on_asyncio(anyio_backend_name: str) -> None:
             await running.server.drain()
     await anyio.wait_all_tasks_blocked()
     assert asyncio.all_tasks() <= before
+
+
+async def test_memory_is_settled_once_the_engine_is_ready(anyio_backend_name: str) -> None:
+    engine, listener = FakeEngine(is_loading_held=True), listener_module.listen(ServeArgs(port=0))
+    states: list[EngineState] = []
+    server = Server(
+        ServeArgs(backend=anyio_backend_name, port=0, shutdown_timeout=0.0), engine, listener,  # type: ignore[arg-type]
+        announce=lambda line: None, obeys_signals=False, settle=lambda: states.append(engine.state),
+    )  # fmt: skip
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.run)
+        await anyio.wait_all_tasks_blocked()
+        assert states == []
+        engine.finish_loading()
+        await engine.wait_ready()
+        await server.drain()
+    assert states == [EngineState.READY]
+
+
+def test_what_is_settled_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "collect", lambda: calls.append("collect"))
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    settle_memory()
+    assert calls == ["collect", "freeze"]
