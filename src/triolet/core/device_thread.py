@@ -41,12 +41,13 @@ class DeviceThread:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._is_closing = False
         self._is_lost = False
-        self._post: LoopPoster
+        self.post: LoopPoster
+        """Runs a callback on the loop; for what runs on the thread."""
         self._thread: threading.Thread
         self._ended: anyio.Event
 
     async def __aenter__(self) -> Self:
-        self._post = loop_poster()
+        self.post = loop_poster()
         self._ended = anyio.Event()
         # A daemon, so that a device that hangs cannot keep a dying interpreter alive.
         self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -105,7 +106,7 @@ class DeviceThread:
             function, on_done = job
             self._run(_refuse if self._is_closing else function, on_done)
             del job, function, on_done  # or the last result stays alive until the next call
-        self._post(self._ended.set)
+        self.post(self._ended.set)
 
     def _run(self, function: Callable[[], Any], on_done: Callable[[Any, BaseException | None], None]) -> None:
         result: Any = None
@@ -114,7 +115,7 @@ class DeviceThread:
             result = function()
         except BaseException as exc:
             error = exc
-        self._post(lambda: on_done(result, error))
+        self.post(lambda: on_done(result, error))
 
 
 def _refuse() -> None:

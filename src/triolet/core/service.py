@@ -1,8 +1,9 @@
 """CoreService: an EngineCore at work on an event loop, in this process.
 
-Three parties: the **scheduler task** starts steps as work and room appear, the **device thread** computes
-them, the **engine-step task** records each result, starts the next step at once and hands the tokens on.
-Everything but the computing happens on the loop's thread, so no lock is needed.
+Two parties: the **scheduler task** has the device thread begin when there is work, and the **device thread**
+plans, computes and records step after step for as long as there is some, so that no step waits for a turn of
+the event loop. What it hands on, and what callers on the loop change meanwhile, is guarded by a lock that is
+held between steps only.
 
 This module knows no text, no HTTP and no torch.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -24,10 +26,11 @@ from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, 
 from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
+from triolet.core.step_books import StepBooks
 from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
-from triolet.statistics import Histogram, RankState, RankStatistics
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["CoreService"]
 
@@ -46,16 +49,16 @@ class CoreService:
 
     ``load`` builds the core on the device thread, telling the function it is given what it is doing; that
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
-    steps may be under way at once: one where the device computes in the calling thread, two where it works
-    on its own and the next plan can be made meanwhile. A request that leaves is out of the very next plan;
-    its blocks and slot are free once the plans already under way have ended. ``rank``: its number.
+    steps may be under way at once, 0: as many as the core can make use of. A request that leaves is out of
+    the very next plan; its blocks and slot are free once the plans already under way have ended. ``rank``:
+    its number.
     """
 
     def __init__(
         self,
         load: Callable[[Callable[[str], None]], EngineCore],
         *,
-        depth: int = 1,
+        depth: int = 0,
         rank: int = 0,
         on_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
@@ -67,25 +70,16 @@ class CoreService:
         self._core: EngineCore | None = None
         self._thread = DeviceThread()
         self._work = Wakeup()
-        self._results: deque[tuple[StepPlan, StepResult | None, BaseException | None]] = deque()
-        self._result_arrived = Wakeup()
-        self._outputs: list[TokenOutput] = []
+        self._lock = threading.Lock()
+        self._books = StepBooks(time.monotonic)
+        self._outputs: deque[list[TokenOutput]] = deque()
         self._output_arrived = Wakeup()
         self._is_stopped = False
-        self._num_in_flight = 0
-        self._last_planned = -1
-        self._leaving: deque[tuple[int, float]] = deque()
         self._scheduler_scope = anyio.CancelScope()
-        self._step_scope = anyio.CancelScope()
         self._quiet_changed: anyio.Event | None = None
         self._deadline_changed = Wakeup()
         self._control = anyio.Lock()
         self._num_resumed = 0
-        self._waiting_since: dict[int, float] = {}
-        self._busy_since: float | None = None
-        self._num_steps = 0
-        self._step_duration = Histogram()
-        self._cancel_latency = Histogram()
 
     @property
     def core(self) -> EngineCore:
@@ -121,7 +115,6 @@ class CoreService:
                 await self._thread.call(self._load_core)
                 async with anyio.create_task_group() as task_group:
                     task_group.start_soon(self._schedule_steps)
-                    task_group.start_soon(self._finish_steps)
                     task_group.start_soon(self._watch_deadlines)
                     task_status.started()
                     self.core.warm_up()
@@ -136,11 +129,11 @@ class CoreService:
 
     async def stop(self) -> None:
         """Start no further step; return once the one under way has ended and its outputs are handed on."""
-        self._scheduler_scope.cancel()
-        self._depth = 0
-        while self._num_in_flight:
+        with self._lock:
+            self._depth = 0
+        while self._books.num_in_flight and not self._is_stopped:
             await self._wait_for_change()
-        self._step_scope.cancel()
+        self._scheduler_scope.cancel()
         self._is_stopped = True
         self._deadline_changed.set()
         self._note_change()
@@ -148,7 +141,8 @@ class CoreService:
 
     def _load_core(self) -> None:
         # Kept from the thread itself: if the caller is cancelled meanwhile, there is still a core to close.
-        self._core = self._load(self._tell_phase)
+        core = self._core = self._load(self._tell_phase)
+        self._depth = self._depth or core.max_steps_under_way
 
     def _tell_phase(self, phase: str) -> None:
         if self._is_abandoned:
@@ -163,42 +157,45 @@ class CoreService:
 
     def add(self, *requests: Request) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        self.core.add(*requests)
-        if self.core.seconds_to_deadline() is not None:
+        with self._lock:
+            self.core.add(*requests)
+            self._books.added(requests)
+            has_deadlines = self.core.seconds_to_deadline() is not None
+        if has_deadlines:
             self._deadline_changed.set()
-        now = time.monotonic()
-        self._waiting_since.update((request.request_id, now) for request in requests)
         self._work.set()
 
     def check_room(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        self.core.check_room()
+        with self._lock:
+            self.core.check_room()
 
     def abort(self, request_id: int) -> None:
         """Take a request out at once; ids that have ended are ignored."""
-        if self.core.abort(request_id):
-            self._note_left(request_id)
-
-    def _note_left(self, request_id: int) -> None:
-        self._waiting_since.pop(request_id, None)
-        if self._num_in_flight:
-            self._leaving.append((self._last_planned, time.monotonic()))
-        else:
-            self._cancel_latency.observe(0.0)
+        with self._lock:
+            if not self.core.abort(request_id):
+                return
+            self._books.left(request_id)
         self._work.set()
         self._note_change()
 
-    def _end_early(self, outputs: list[TokenOutput]) -> None:
-        """Hand the last outputs of requests on that were ended outside of a step."""
-        for output in outputs:
-            self._note_left(output.request_id)
-        self._hand_on(outputs)
+    def _end_early(self, end: Callable[[], list[TokenOutput]]) -> None:
+        """End requests outside of a step, and hand on the last outputs of them, which ``end`` returns."""
+        with self._lock:
+            outputs = end()
+            for output in outputs:
+                self._books.left(output.request_id)
+            self._hand_on(outputs)
+        self._work.set()
+        self._note_handed_on()
 
     async def get_outputs(self) -> list[TokenOutput]:
         """All token outputs since the last call; waits for one. None at all once stopped. For one task."""
         while not self._outputs and not self._is_stopped:
             await self._output_arrived.wait()
-        outputs, self._outputs = self._outputs, []
+        outputs = []
+        while self._outputs:
+            outputs += self._outputs.popleft()
         return outputs
 
     def rank_statistics(self) -> tuple[RankStatistics, ...]:
@@ -206,35 +203,26 @@ class CoreService:
         (state,) = self.rank_states
         if self._core is None:
             return (RankStatistics(rank=self._rank, state=state),)
-        return (
-            RankStatistics(
+        with self._lock:
+            books = self._books
+            is_waiting = self._core.is_paused and not books.num_in_flight
+            statistics = RankStatistics(
                 rank=self._rank,
                 state=state,
                 scheduler=self._core.statistics(),
                 core=self._core.core_statistics(),
-                num_steps=self._num_steps,
-                step_duration=self._step_duration.copy(),
-                cancel_latency=self._cancel_latency.copy(),
+                num_steps=books.num_steps,
+                step_duration=books.step_duration.copy(),
+                cancel_latency=books.cancel_latency.copy(),
                 is_paused=self._core.is_paused,
                 is_sleeping=self._core.is_sleeping,
-                last_step_age=self._last_step_age(),
-                oldest_waiting_age=self._oldest_waiting_age(),
-            ),
-        )
+                last_step_age=None if is_waiting else books.last_step_age(),
+                oldest_waiting_age=books.oldest_waiting_age(),
+            )
+        return (statistics,)
 
     async def refresh_statistics(self) -> None:
         """Nothing: they are exact."""
-
-    def _last_step_age(self) -> float | None:
-        """Seconds since a step last ended (or work began), None when there is nothing to do."""
-        if self._busy_since is None or (self.core.is_paused and not self._num_in_flight):
-            return None
-        return time.monotonic() - self._busy_since
-
-    def _oldest_waiting_age(self) -> float | None:
-        """Seconds that the request longest without a token has been here."""
-        first = next(iter(self._waiting_since.values()), None)
-        return None if first is None else time.monotonic() - first
 
     # ------------------------------------------------------------------ control
 
@@ -254,7 +242,9 @@ class CoreService:
 
     async def resume(self) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        self.core.resume()
+        with self._lock:
+            self.core.resume()
+            self._books.resumed()
         self._num_resumed += 1
         self._go_on()
 
@@ -264,27 +254,32 @@ class CoreService:
         check_mode(mode)
         async with self._overtaking(mode):
             await self._pause(mode, clear_cache=level > 0)
-            self.core.fall_asleep(level)
+            with self._lock:
+                self.core.fall_asleep(level)
             if level > 0:
                 await self._thread.call(self.core.release_memory)
 
     async def wake_up(self, tags: Iterable[SleepPart] | None = None) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         async with self._control:
+            if self._is_stopped:
+                raise EngineDeadError("the engine has stopped")
             parts = self.core.parts_to_wake(tags)
-            await self._thread.call(partial(self.core.restore_memory, parts))
-            self.core.wake_up(parts)
+            if parts:  # or it would wait for the device thread, which steps as long as there is work
+                await self._thread.call(partial(self.core.restore_memory, parts))
+            with self._lock:
+                self.core.wake_up(parts)
+                self._books.resumed()
             self._go_on()
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        is_reset = self.core.reset_prefix_cache(reset_running_requests=reset_running_requests)
+        with self._lock:
+            is_reset = self.core.reset_prefix_cache(reset_running_requests=reset_running_requests)
         self._work.set()
         return is_reset
 
     def _go_on(self) -> None:
-        if not self._num_in_flight:
-            self._busy_since = None  # that of before the pause
         self._work.set()
         self._note_change()
 
@@ -303,9 +298,8 @@ class CoreService:
             yield
 
     def _begin_pause(self, mode: PauseMode) -> None:
-        self._end_early(self.core.pause(mode))
-        self._work.set()  # after ``keep``, ``wait`` has those that were frozen finish
-        self._note_change()
+        # After ``keep``, ``wait`` has those that were frozen finish.
+        self._end_early(lambda: self.core.pause(mode))
 
     async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         self._begin_pause(mode)
@@ -316,7 +310,8 @@ class CoreService:
             if not self.core.is_paused:
                 raise resumed_early()
         if clear_cache:
-            self.core.reset_prefix_cache(reset_running_requests=True)
+            with self._lock:
+                self.core.reset_prefix_cache(reset_running_requests=True)
 
     async def _wait_for_change(self) -> None:
         """Return when a step has ended, a request has left or a pause has."""
@@ -332,69 +327,60 @@ class CoreService:
     # ------------------------------------------------------------------ the tasks
 
     async def _schedule_steps(self) -> None:
-        """The scheduler task: start steps whenever there is new work."""
+        """The scheduler task: have steps run whenever there is new work."""
         with self._scheduler_scope:
             while True:
                 await self._work.wait()
-                self._start_steps()
-
-    async def _finish_steps(self) -> None:
-        """The engine-step task: record results, keep the device busy, hand tokens on."""
-        with self._step_scope:
-            while True:
-                await self._result_arrived.wait()
-                while self._results:
-                    self._finish_step(*self._results.popleft())
+                await self._thread.call(self._run_steps)
 
     async def _watch_deadlines(self) -> None:
         """The timer task: end requests that are late. Sleeps until the next can be."""
         while not self._is_stopped:
-            seconds = self.core.seconds_to_deadline()
+            with self._lock:
+                seconds = self.core.seconds_to_deadline()
             with anyio.move_on_after(math.inf if seconds is None else seconds):
                 await self._deadline_changed.wait()
-            self._end_early(self.core.expire())
+            self._end_early(self.core.expire)
 
-    def _finish_step(self, plan: StepPlan, result: StepResult | None, error: BaseException | None) -> None:
-        if error is not None:
-            raise error
-        assert result is not None, "a step ends with a result or an error"
-        outputs = self._commit(plan, result)
-        self._start_steps()  # before anything else: the device is waiting
-        self._hand_on(outputs)
-        self._note_change()
+    # ------------------------------------------------------------------ on the device thread
 
-    def _start_steps(self) -> None:
-        while self._num_in_flight < self._depth and (plan := self.core.schedule()) is not None:
-            self._num_in_flight += 1
-            self._last_planned = plan.step_id
-            if self._busy_since is None:
-                self._busy_since = time.monotonic()
-            self._thread.submit(partial(self._compute, plan), partial(self._note_result, plan))
+    def _run_steps(self) -> None:
+        """Step after step until there is nothing to do; the loop is told of each, and not waited for."""
+        launched: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
+        while True:
+            launched.extend((plan, self.core.launch(plan)) for plan in self._new_plans())
+            if not launched:
+                return
+            plan, take_result = launched.popleft()
+            self._commit(plan, take_result())
+            self._thread.post(self._note_handed_on)
 
-    def _compute(self, plan: StepPlan) -> StepResult:
-        started = time.monotonic()
-        result = self.core.execute(plan)
-        self._step_duration.observe(time.monotonic() - started)
-        return result
+    def _new_plans(self) -> list[StepPlan]:
+        plans: list[StepPlan] = []
+        with self._lock:
+            while (
+                self._books.num_in_flight < self._depth
+                and not self._is_stopped
+                and (plan := self.core.schedule()) is not None
+            ):
+                self._books.planned(plan)
+                plans.append(plan)
+        return plans
 
-    def _note_result(self, plan: StepPlan, result: StepResult | None, error: BaseException | None) -> None:
-        self._results.append((plan, result, error))
-        self._result_arrived.set()
-
-    def _commit(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
-        outputs = self.core.commit(plan, result)
-        now = time.monotonic()
-        self._num_steps += 1
-        self._num_in_flight -= 1
-        self._busy_since = now if self.core.has_unfinished else None
-        while self._leaving and self._leaving[0][0] <= plan.step_id:
-            self._cancel_latency.observe(now - self._leaving.popleft()[1])
-        return outputs
+    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        with self._lock:
+            outputs = self.core.commit(plan, result)
+            self._books.committed(plan, result, has_unfinished=self.core.has_unfinished)
+            self._hand_on(outputs)
 
     def _hand_on(self, outputs: list[TokenOutput]) -> None:
-        if not outputs:
-            return
-        for output in outputs:
-            self._waiting_since.pop(output.request_id, None)
-        self._outputs.extend(outputs)
-        self._output_arrived.set()
+        """With the lock held, so that what comes out is in the order in which it was made."""
+        self._books.put_out(outputs)
+        if outputs:
+            self._outputs.append(outputs)
+
+    def _note_handed_on(self) -> None:
+        """On the loop, after :meth:`_hand_on`."""
+        if self._outputs:
+            self._output_arrived.set()
+        self._note_change()

@@ -235,5 +235,5 @@ async def test_an_idle_service_does_nothing(depth: int) -> None:
         before = time.thread_time()
         await anyio.sleep(0.3)
         assert time.thread_time() - before < 0.1, "no task wakes up"
-        assert num_plans == [0]
+        assert num_plans[0] <= 1, "the last look for more to do"
         task_group.cancel_scope.cancel()
