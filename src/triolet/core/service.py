@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from queue import SimpleQueue
 
 import anyio
 from anyio.abc import TaskStatus
@@ -72,6 +73,7 @@ class CoreService:
         self._work = Wakeup()
         self._lock = threading.Lock()
         self._books = StepBooks(time.monotonic)
+        self._heard: SimpleQueue[None] = SimpleQueue()
         self._outputs: deque[list[TokenOutput]] = deque()
         self._output_arrived = Wakeup()
         self._is_stopped = False
@@ -345,15 +347,22 @@ class CoreService:
     # ------------------------------------------------------------------ on the device thread
 
     def _run_steps(self) -> None:
-        """Step after step until there is nothing to do; the loop is told of each, and not waited for."""
+        """Step after step until there is nothing to do.
+
+        The loop is told of each, and waited for only if it has not heard of the one before: it may be late
+        with its turn, but not left behind with tokens that nobody wants any more.
+        """
+        self._heard.put(None)
         launched: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
         while True:
             launched.extend((plan, self.core.launch(plan)) for plan in self._new_plans())
             if not launched:
-                return
+                break
             plan, take_result = launched.popleft()
             self._commit(plan, take_result())
-            self._thread.post(self._note_handed_on)
+            self._thread.post(self._hear_of_step)
+            self._heard.get()
+        self._heard.get()
 
     def _new_plans(self) -> list[StepPlan]:
         plans: list[StepPlan] = []
@@ -378,6 +387,10 @@ class CoreService:
         self._books.put_out(outputs)
         if outputs:
             self._outputs.append(outputs)
+
+    def _hear_of_step(self) -> None:
+        self._heard.put(None)
+        self._note_handed_on()
 
     def _note_handed_on(self) -> None:
         """On the loop, after :meth:`_hand_on`."""
