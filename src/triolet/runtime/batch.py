@@ -63,9 +63,13 @@ class BatchBuilder:
         max_num_blocks = -(-max_model_len // block_size)
         self._block_tables = np.zeros((num_groups, max_num_seqs, max_num_blocks), dtype=np.int32)
         self._last_token_ids = np.zeros(max_num_seqs, dtype=np.int64)
+        self._numbers = torch.arange(max_num_seqs + 1, device=device)
+        self._numbers_int32 = self._numbers.to(torch.int32)
 
     def build(self, rows: Sequence[PlanRow]) -> StepBatch:
         """The tensors of a step over ``rows``, at least one."""
+        if all(map(_is_decode, rows)):
+            return self._build_decodes(rows)
         slots = np.array([row.slot for row in rows])
         starts = np.array([row.start for row in rows])
         counts = np.array([row.num_tokens for row in rows])
@@ -79,6 +83,45 @@ class BatchBuilder:
             token_ids=self._to_device(token_ids),
             attention=self._attention_batches(slots, starts, counts, query_starts),
             logit_rows=self._to_device(logit_rows),
+            errors=errors,
+        )
+
+    def _build_decodes(self, rows: Sequence[PlanRow]) -> StepBatch:
+        """The same for rows of one token each, after which one is sampled: most steps have no others.
+
+        Between two steps caches are cold, so that each operation costs several times what it does in a loop.
+        """
+        num_rows = len(rows)
+        self._add_blocks(rows)
+        token_ids = [row.token_ids[0] if row.token_ids else self._last_token_ids[row.slot] for row in rows]
+        inputs = np.array([[row.slot for row in rows], [row.start for row in rows], token_ids])
+        slots, positions, tokens = inputs
+        query_starts = self._numbers_int32[: num_rows + 1]
+        is_good = min(token_ids) >= 0 and max(token_ids) < self._vocab_size
+        errors = {} if is_good else self._replace_bad_tokens(tokens, np.arange(num_rows + 1))
+        max_length = int(positions.max()) + 1
+        places, offsets = positions >> self._block_shift, positions & self._block_mask
+        shared = {
+            "positions": self._to_device(positions),
+            "query_starts": query_starts,
+            "sequence_lengths": self._to_device((positions + 1).astype(np.int32)),
+        }
+        num_blocks = ((max_length - 1) >> self._block_shift) + 1
+        return StepBatch(
+            token_ids=self._to_device(tokens),
+            attention=tuple(
+                AttentionBatch(
+                    cache_slots=self._to_device(
+                        (tables[slots, places].astype(np.int64) << self._block_shift) | offsets
+                    ),
+                    block_tables=self._to_device(tables[slots, :num_blocks]),
+                    max_query_length=1,
+                    max_sequence_length=max_length,
+                    **shared,
+                )
+                for tables in self._block_tables
+            ),
+            logit_rows=self._numbers[:num_rows],
             errors=errors,
         )
 
@@ -145,4 +188,9 @@ class BatchBuilder:
 
     def _to_device(self, array: NDArray[np.generic]) -> Tensor:
         """As a tensor; on a CPU it shares the array's memory."""
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+
+
+def _is_decode(row: PlanRow) -> bool:
+    return row.num_tokens == 1 and row.is_sampled and row.request.num_prompt_logprobs is None

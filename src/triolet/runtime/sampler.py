@@ -29,6 +29,7 @@ from triolet.plan import PlanRow
 from triolet.request import Request, TokenLogprobs
 from triolet.runtime.adjuster import NOT_FINITE, Adjuster, draft_of
 from triolet.runtime.constraints import Constraints
+from triolet.runtime.draw_settings import draw_settings
 from triolet.runtime.grammar_draws import draw_held
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
@@ -91,9 +92,26 @@ class Sampler:
         first = 0
         for chunk in _chunks(rows):
             end = first + sum(row.num_draft_tokens + 1 for row in chunk)
-            sampled += self._sample_chunk(logits_of(hidden[first:end]), chunk)
+            logits = logits_of(hidden[first:end])
+            if all(map(_is_plain, chunk)):
+                sampled += self._sample_plain(logits, chunk)
+            else:
+                sampled += self._sample_chunk(logits, chunk)
             first = end
-        return [self._commit(row, entry) for row, entry in zip(rows, sampled, strict=True)]
+        return [
+            entry if _is_plain(row) else self._commit(row, entry)
+            for row, entry in zip(rows, sampled, strict=True)
+        ]
+
+    def _sample_plain(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
+        """Where nothing is asked for but to draw a token, which is most of the time."""
+        drawn = self._ops.draw(logits, draw_settings(rows))
+        return [
+            SampledRow(token_ids=(token_id,)) if is_finite else SampledRow(token_ids=(0,), error=NOT_FINITE)
+            for token_id, is_finite in zip(
+                drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), strict=True
+            )
+        ]
 
     def _commit(self, row: PlanRow, sampled: SampledRow) -> SampledRow:
         if sampled.error is not None:
@@ -217,6 +235,11 @@ def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
         chunk.append(row)
     if chunk:
         yield chunk
+
+
+def _is_plain(row: PlanRow) -> bool:
+    """Whether a row has one token to be drawn, and nothing else to be done about it."""
+    return not row.num_draft_tokens and not _looks_at_logits(row.request)
 
 
 def _looks_at_logits(request: Request) -> bool:

@@ -182,3 +182,46 @@ def test_a_sequence_may_start_where_the_cached_prefix_ends() -> None:
     assert attention.cache_slots.tolist() == [4 * BLOCK_SIZE, 4 * BLOCK_SIZE + 1]
     assert attention.block_tables.tolist() == [[3, 9, 4]]
     assert attention.sequence_lengths.tolist() == [18]
+
+
+def test_steps_of_decodes_alone() -> None:
+    builder, oracle = make_builder(), Oracle()
+    prompts = [
+        make_row((1,) * (5 + slot), slot=slot, new_block_ids=(10 + 2 * slot, 11 + 2 * slot))
+        for slot in range(3)
+    ]
+    oracle.check(prompts, builder.build(prompts))
+    for step in range(20):
+        last = {slot: 100 * slot + step for slot in range(3)}
+        builder.remember(list(last), np.array(list(last.values())))
+        oracle.last_token_ids |= last
+        rows = []
+        for slot in (2, 0, 1):
+            start = 5 + slot + step
+            is_new = start % BLOCK_SIZE == 0 and start >= 2 * BLOCK_SIZE
+            rows.append(
+                make_row(
+                    (7 + step,) if slot == 0 else (),
+                    slot=slot,
+                    start=start,
+                    first_new_block=start // BLOCK_SIZE if is_new else 0,
+                    new_block_ids=(50 + 10 * slot + step % 10,) if is_new else (),
+                )
+            )
+        batch = builder.build(rows)
+        oracle.check(rows, batch)
+        (attention,) = batch.attention
+        assert [tensor.dtype for tensor in (batch.token_ids, batch.logit_rows, attention.positions)] == [
+            torch.int64
+        ] * 3
+        assert attention.query_starts.dtype == attention.sequence_lengths.dtype == torch.int32
+
+
+def test_of_decodes_alone_each_bad_token_is_said() -> None:
+    rows = [make_row((token,), slot=slot, new_block_ids=(slot,)) for slot, token in enumerate((5, -1, 1000))]
+    batch = make_builder().build(rows)
+    assert batch.token_ids.tolist() == [5, 0, 0]
+    assert batch.errors == {
+        1: "token id -1 is not in the vocabulary [0, 1000)",
+        2: "token id 1000 is not in the vocabulary [0, 1000)",
+    }
