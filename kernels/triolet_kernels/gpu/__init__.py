@@ -5,13 +5,28 @@ Imported only for a device that is a GPU: importing Triton takes a second.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.gpu.activation import ActivationKernels
+from triolet_kernels.gpu.adjusting import AdjustingKernels
+from triolet_kernels.gpu.device_draws import (
+    DeviceAdjustments,
+    DeviceDraws,
+    DeviceDrawSettings,
+    DeviceLogprobs,
+)
+from triolet_kernels.gpu.drawing import DrawingKernels
+from triolet_kernels.gpu.embedding import EmbeddingKernels, PackedEmbedding
 from triolet_kernels.gpu.launch import GpuDevice
+from triolet_kernels.gpu.linear import LinearKernels, PackedLinear
+from triolet_kernels.gpu.logprobs import LogprobKernels
 from triolet_kernels.gpu.norm import NormKernels
 from triolet_kernels.gpu.rows import RowKernels
+from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
 __all__ = ["GpuOps"]
@@ -20,17 +35,37 @@ __all__ = ["GpuOps"]
 class GpuOps(ReferenceOps):
     """Every operation of :class:`triolet_kernels.ops.Ops` on one GPU.
 
-    None of them waits for the device, and what they allocate depends on shapes and on the plain integers of a
-    batch alone, so all can be captured in a graph.
+    None of them waits for the device but those that hand out arrays, and what they allocate depends on shapes
+    and on the plain integers of a batch alone: so all the others can be captured in a graph.
     """
 
     uses_torch_threads = False
 
-    def __init__(self, device: GpuDevice) -> None:
+    def __init__(self, device: GpuDevice, *, is_batch_invariant: bool = False) -> None:
+        """``is_batch_invariant``: what linear layers make of a row is the same whatever is beside it."""
         self.name = f"gpu-{device.configurations.architecture}"
         self._rows = RowKernels(device)
         self._norm = NormKernels(device)
         self._activation = ActivationKernels(device)
+        self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
+        self._embedding = EmbeddingKernels(device)
+        self._drawing = DrawingKernels(device)
+        self._adjusting = AdjustingKernels(device)
+        self._logprobs = LogprobKernels(device)
+
+    def pack_linear(  # type: ignore[override]
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        return self._linear.pack_linear(weight, bias, dtype)
+
+    def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:  # type: ignore[override]
+        return self._linear.linear(x, packed)
+
+    def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:  # type: ignore[override]
+        return self._embedding.pack_embedding(weight, dtype)
+
+    def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:  # type: ignore[override]
+        return self._embedding.embedding(token_ids, packed)
 
     def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         return self._rows.take_rows(x, rows)
@@ -46,3 +81,32 @@ class GpuOps(ReferenceOps):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return self._activation.gelu_mul(gate_up)
+
+    def draw(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
+    ) -> DrawnTokens:
+        return self._drawing.draw(logits, settings, rows)
+
+    def draw_masked(
+        self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]
+    ) -> DrawnTokens:
+        return self._drawing.draw_masked(logits, settings, rows, masks)
+
+    def adjust_on_device(self, logits: Tensor, adjustments: DeviceAdjustments) -> None:
+        """Biases, penalties and masks on ``logits (R, V)`` float32, in place."""
+        self._adjusting.adjust_on_device(logits, adjustments)
+
+    def draw_on_device(self, logits: Tensor, settings: DeviceDrawSettings, draws: DeviceDraws) -> None:
+        """Draw a token from each row of ``logits (R, V)`` float32 into ``draws``."""
+        self._drawing.draw_on_device(logits, settings, draws)
+
+    def note_on_device(self, adjustments: DeviceAdjustments, token_ids: Tensor) -> None:
+        """Count ``token_ids (R,)``, one of each row, in the histories of the rows that have one."""
+        self._adjusting.note_on_device(adjustments, token_ids)
+
+    def logprobs_on_device(
+        self, logits: Tensor, draws: DeviceDraws, logprobs: DeviceLogprobs, *, is_processed: bool = False
+    ) -> None:
+        """Log-probabilities of what was drawn and of the most likely tokens; see
+        :meth:`triolet_kernels.gpu.logprobs.LogprobKernels.logprobs_on_device`."""
+        self._logprobs.logprobs_on_device(logits, draws, logprobs, is_processed=is_processed)

@@ -52,6 +52,10 @@ class Configurations:
         """How ``kernel`` is compiled for a class of shapes; None if the table has none."""
         return self._table.get((kernel, shape_class))
 
+    def only(self, kernel: str) -> Configuration:
+        """The configuration of a kernel that has one for all shapes."""
+        return self._table[kernel, "any size"]
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Kernel and class of shapes of each configuration."""
         return iter(self._table)

@@ -6,9 +6,10 @@ from, and fills them in place before each step: of a smaller batch, the beginnin
 
 - ``adjust_on_device(logits, adjustments)``: biases, penalties, masks, on the logits in place;
 - ``draw_on_device(logits, settings, draws)``: temperature, top-k, top-p, min-p, the draw;
-- ``logprobs_on_device(logits, draws, logprobs, settings=None)``: of the drawn token and the most likely ones,
-  of the model's distribution, or with ``settings`` of the one that was drawn from;
-- ``note_on_device(adjustments, draws, num_rows)``: count the drawn tokens, for penalties.
+- ``logprobs_on_device(logits, draws, logprobs, is_processed=False)``: of the drawn token and the most likely
+  ones, of the model's distribution if these logits are as they were before adjustments, or, if
+  ``is_processed``, of the one that was drawn from;
+- ``note_on_device(adjustments, draws.token_ids[:R])``: count the drawn tokens, for penalties.
 
 A row with NaN or plus infinity among its logits, or with no finite one, has a ``highest`` that is not finite:
 that is the flag of an error of that row alone. This module knows no kernel.
@@ -30,11 +31,15 @@ __all__ = [
     "DeviceDrawSettings",
     "DeviceDraws",
     "DeviceLogprobs",
+    "RowScratch",
+    "mass_bits",
     "num_mask_words",
 ]
 
 NUM_LANES = 1024
 """A row is dealt out to so many lanes, token i to lane ``i % NUM_LANES``; the maxima bound the likeliest."""
+NUM_LANE_BLOCKS = 16
+"""So many programs share the lanes of a row."""
 NUM_PARTS = 64
 """A row is cut into so many parts, runs of tokens, each with its own sum of weights."""
 MAX_CANDIDATES = 2048
@@ -78,41 +83,63 @@ class DeviceDrawSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceDraws:
-    """What was drawn, and what it takes to find out.
+class RowScratch:
+    """What the kernels find out about R rows on the way; it says nothing to anybody else.
 
-    Results: ``token_ids (R,)`` int64, ``highest (R,)`` float32 and ``num_kept (R,)`` int64 as in
+    ``best (R, NUM_LANE_BLOCKS)`` int64, ``lane_maxima (R, NUM_LANES)`` int32, ``part_masses (R, NUM_PARTS)``
+    int64, ``candidates (R, MAX_CANDIDATES)`` int64, ``num_candidates (R,)`` int32.
+    """
+
+    best: Tensor
+    lane_maxima: Tensor
+    part_masses: Tensor
+    candidates: Tensor
+    num_candidates: Tensor
+
+    @classmethod
+    def allocate(cls, num_rows: int, device: torch.device) -> Self:
+        """21 KiB a row."""
+
+        def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.empty(num_rows, *shape, dtype=dtype, device=device)
+
+        return cls(
+            best=empty(NUM_LANE_BLOCKS),
+            lane_maxima=empty(NUM_LANES, dtype=torch.int32),
+            part_masses=empty(NUM_PARTS),
+            candidates=empty(MAX_CANDIDATES),
+            num_candidates=empty(dtype=torch.int32),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceDraws:
+    """What was drawn from R rows.
+
+    ``token_ids (R,)`` int64, ``highest (R,)`` float32 and ``num_kept (R,)`` int64 are as in
     :class:`triolet_kernels.ops.DrawnTokens`; ``masses (R,)`` int64: the weight of the kept tokens, that of
     the likeliest being ``2 ** mass_bits(V)``; 0 of greedy rows.
-    Scratch: ``best (R, NUM_PARTS)`` int64, ``lane_maxima (R, NUM_LANES)`` int32, ``part_masses
-    (R, NUM_PARTS)`` int64, ``candidates (R, MAX_CANDIDATES)`` int64.
     """
 
     token_ids: Tensor
     highest: Tensor
     num_kept: Tensor
     masses: Tensor
-    best: Tensor
-    lane_maxima: Tensor
-    part_masses: Tensor
-    candidates: Tensor
+    scratch: RowScratch
 
     @classmethod
     def allocate(cls, num_rows: int, device: torch.device) -> Self:
-        """Without values. 28 KiB a row."""
+        """Without values."""
 
-        def empty(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.empty(num_rows, *shape, dtype=dtype, device=device)
+        def empty(dtype: torch.dtype) -> Tensor:
+            return torch.empty(num_rows, dtype=dtype, device=device)
 
         return cls(
-            token_ids=empty(),
-            highest=empty(dtype=torch.float32),
-            num_kept=empty(),
-            masses=empty(),
-            best=empty(NUM_PARTS),
-            lane_maxima=empty(NUM_LANES, dtype=torch.int32),
-            part_masses=empty(NUM_PARTS),
-            candidates=empty(MAX_CANDIDATES),
+            token_ids=empty(torch.int64),
+            highest=empty(torch.float32),
+            num_kept=empty(torch.int64),
+            masses=empty(torch.int64),
+            scratch=RowScratch.allocate(num_rows, device),
         )
 
 
@@ -120,26 +147,31 @@ class DeviceDraws:
 class DeviceLogprobs:
     """Log-probabilities of R rows, of up to N most likely tokens each.
 
-    ``num_top (R,)`` int64 is read: how many are asked for, at most N; -1 is none, not even of the drawn
-    token. The rest is written: ``token_ids (R, 1 + N)`` int64 and ``logprobs (R, 1 + N)`` float32, the drawn
-    token first, then the most likely ones in order, -1 and minus infinity where there are fewer; ``ranks
-    (R,)`` int64 of the drawn token, from 1.
+    Read: ``temperatures (R,)`` float64, 1 for log-probabilities of the model's distribution or of a greedy
+    row, 0 where none are asked for, not even of the drawn token; ``num_top (R,)`` int64 ≥ 0, at most N.
+    Written: ``token_ids (R, 1 + N)`` int64 and ``logprobs (R, 1 + N)`` float32, the drawn token first, then
+    the most likely ones in order, -1 and minus infinity where there are fewer; ``ranks (R,)`` int64 of the
+    drawn token, from 1. Nothing is written where nothing is asked for.
     """
 
+    temperatures: Tensor
     num_top: Tensor
     token_ids: Tensor
     logprobs: Tensor
     ranks: Tensor
+    scratch: RowScratch
 
     @classmethod
     def allocate(cls, num_rows: int, max_top: int, device: torch.device) -> Self:
         """Nothing asked for, of at most ``max_top`` tokens beside the drawn one."""
         shape = (num_rows, 1 + max_top)
         return cls(
-            num_top=torch.full((num_rows,), -1, dtype=torch.int64, device=device),
+            temperatures=torch.zeros(num_rows, dtype=torch.float64, device=device),
+            num_top=torch.zeros(num_rows, dtype=torch.int64, device=device),
             token_ids=torch.empty(shape, dtype=torch.int64, device=device),
             logprobs=torch.empty(shape, dtype=torch.float32, device=device),
             ranks=torch.empty(num_rows, dtype=torch.int64, device=device),
+            scratch=RowScratch.allocate(num_rows, device),
         )
 
 
@@ -208,3 +240,11 @@ class DeviceAdjustments:
 def num_mask_words(vocab_size: int) -> int:
     """How many 32-bit words hold a bit for each token."""
     return -(-vocab_size // 32)
+
+
+def mass_bits(vocab_size: int) -> int:
+    """The weight of a row's likeliest token, as a power of two: that of all tokens is below 2 ** 63.
+
+    Weights are whole numbers, so that their sums are the same in any order.
+    """
+    return 62 - max(1, (vocab_size - 1).bit_length())

@@ -52,16 +52,22 @@ def launch_kernel(
     )
 
 
+CPU = torch.device("cpu")
+"""Where the interpreter's tensors are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevice:
     """What wrappers of kernels need to know of a device, and how they start a kernel on it.
 
-    ``num_multiprocessors``: streaming multiprocessors, or compute units.
+    ``num_multiprocessors``: streaming multiprocessors, or compute units. ``torch_device``: where its tensors
+    are.
     """
 
     configurations: Configurations
     num_multiprocessors: int
     launch: Launch = launch_kernel
+    torch_device: torch.device = CPU
 
     @classmethod
     def of(cls, device: torch.device) -> GpuDevice:
@@ -73,4 +79,5 @@ class GpuDevice:
         return cls(
             configurations=Configurations.load(architecture),
             num_multiprocessors=properties.multi_processor_count,
+            torch_device=device,
         )

@@ -29,3 +29,11 @@ def _silent_overflow() -> Iterator[None]:
     """As on a GPU: the interpreter computes with NumPy, which warns."""
     with np.errstate(over="ignore", invalid="ignore"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _repaired_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not before: this file is read before the interpreter is asked for.
+    from tests.kernels.gpu.interpreter_repairs import repair_interpreter
+
+    repair_interpreter(monkeypatch)

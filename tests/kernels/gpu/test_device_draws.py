@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from triolet_kernels.gpu.device_draws import (
@@ -9,6 +10,8 @@ from triolet_kernels.gpu.device_draws import (
     DeviceDraws,
     DeviceDrawSettings,
     DeviceLogprobs,
+    mass_bits,
+    num_mask_words,
 )
 
 CPU = torch.device("cpu")
@@ -26,12 +29,12 @@ def test_settings_are_greedy_at_first() -> None:
 def test_draws_have_room_for_every_row() -> None:
     draws = DeviceDraws.allocate(4, CPU)
     assert draws.token_ids.shape == draws.highest.shape == draws.num_kept.shape == draws.masses.shape == (4,)
-    assert draws.candidates.is_contiguous()
+    assert draws.scratch.candidates.is_contiguous()
 
 
 def test_no_log_probabilities_are_asked_for_at_first() -> None:
     logprobs = DeviceLogprobs.allocate(2, 5, CPU)
-    assert logprobs.num_top.tolist() == [-1, -1]
+    assert logprobs.temperatures.tolist() == [0.0, 0.0]
     assert logprobs.token_ids.shape == logprobs.logprobs.shape == (2, 6)
 
 
@@ -43,3 +46,13 @@ def test_there_are_no_adjustments_at_first() -> None:
     assert adjustments.prompt_bits.shape == (3, 2)
     assert adjustments.output_counts.shape == (3, 33)
     assert adjustments.masks.shape == (1, 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1024, 1025, 128_256, 262_144, 262_145])
+def test_the_weights_of_all_tokens_together_fit_into_64_bits(size: int) -> None:
+    assert size << mass_bits(size) < 2**63
+    assert size == 1 or size << mass_bits(size) > 2**61
+
+
+def test_a_mask_has_a_bit_for_each_token() -> None:
+    assert [num_mask_words(size) for size in (1, 32, 33)] == [1, 1, 2]
