@@ -214,11 +214,13 @@ def test_sleep_gives_graphs_back_and_steps_go_on() -> None:
     core.pause("keep")
     while not core.is_quiet:
         outputs += core.step()
+    num_captures = device.num_captures
     core.sleep(1)
     core.wake(None)
     while core.has_unfinished:
         outputs += core.step()
     assert said(outputs) == said(alone(item))
+    assert device.num_captures > num_captures, "a graph of the cache that was"
 
 
 def test_it_is_a_runner_that_overlaps() -> None:
