@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from bench.gpu_timing import Figures, seconds_of
 from triolet.models.config import RopeConfig
 from triolet.models.rope import cos_sin_table
 from triolet_kernels.ops import AttentionBatch, Ops
+from triolet_kernels.quant import BLOCKS, QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
 __all__ = ["Inputs", "attention_batch", "equality", "measure_ceilings", "measure_kernels"]
@@ -28,6 +30,9 @@ Ceilings = tuple[float, float]
 BLOCK_SIZE = 32
 ERROR_LIMIT = 2.0**-6
 """Of the largest value: results are rounded to bfloat16, 2⁻⁹, and so is what passes between kernels."""
+
+
+QUANT_KINDS = ("Q4_0", "Q8_0", "Q4_K")
 
 
 class Inputs:
@@ -41,6 +46,13 @@ class Inputs:
     def __call__(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         values = torch.randn(*shape, device=self.device, generator=self._generator)
         return values.to(dtype or self.dtype)
+
+    def quantised(self, num_rows: int, width: int, kind: str) -> QuantTensor:
+        """Bytes so low that no scale is large."""
+        block_size, block_bytes = BLOCKS[kind]
+        shape = (num_rows, width // block_size * block_bytes)
+        data = torch.randint(0x28, shape, generator=self._generator, device=self.device, dtype=torch.uint8)
+        return QuantTensor(data, kind, (num_rows, width))
 
 
 def attention_batch(
@@ -110,10 +122,15 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
     yield "embedding", lambda ops: [ops.embedding(rows, ops.pack_embedding(matrix, inputs.dtype))]
     for count in (1, num_tokens):
         yield f"linear, {count} rows", partial(_linear, x[:count].contiguous(), matrix, inputs.dtype)
+    if find_spec("gguf") is not None:  # the reference takes blocks apart with it
+        for kind in QUANT_KINDS:
+            blocks = inputs.quantised(96 if is_tiny else 4096, 256 if is_tiny else hidden, kind)
+            rows_of_x = inputs(5, blocks.shape[1])
+            yield f"linear, {kind}", partial(_linear, rows_of_x, blocks, inputs.dtype)
     yield from _attention_cases(inputs, is_tiny)
 
 
-def _linear(x: Tensor, matrix: Tensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
+def _linear(x: Tensor, matrix: Tensor | QuantTensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
     return [ops.linear(x, ops.pack_linear(matrix, None, dtype))]
 
 
@@ -201,14 +218,34 @@ def measure_kernels(
     inputs = Inputs(device, dtype)
     shapes = [(64, 96)] if is_tiny else [(4096, 6144), (4096, 28672), (14336, 4096)]
     for size_in, size_out in shapes:
-        packed = ops.pack_linear(inputs(size_out, size_in), None, dtype)
-        for num_rows in (1, 8) if is_tiny else (1, 8, 64, 256, 4096):
-            x = inputs(num_rows, size_in)
-            taken = seconds_of(partial(ops.linear, x, packed), device)
-            num_bytes = dtype.itemsize * (size_in * size_out + num_rows * (size_in + size_out))
-            case = f"linear {size_in} → {size_out}, {num_rows} rows"
-            _add(figures, case, taken, num_bytes, 2 * num_rows * size_in * size_out, ceilings)
+        dense = inputs(size_out, size_in)
+        weights: dict[str, Tensor | QuantTensor] = {"": dense}
+        if size_in % 256 == 0:
+            weights |= {f" {kind}": inputs.quantised(size_out, size_in, kind) for kind in QUANT_KINDS[:2]}
+        for name, weight in weights.items():
+            _measure_linear(figures, ops, inputs, weight, name, ceilings, is_tiny)
+        del dense, weights
     _measure_attention(figures, ops, inputs, ceilings, is_tiny)
+
+
+def _measure_linear(
+    figures: Figures,
+    ops: Ops,
+    inputs: Inputs,
+    weight: Tensor | QuantTensor,
+    name: str,
+    ceilings: Ceilings,
+    is_tiny: bool,
+) -> None:
+    size_out, size_in = weight.shape
+    weight_bytes = weight.data.nbytes
+    packed = ops.pack_linear(weight, None, inputs.dtype)
+    for num_rows in (1, 8) if is_tiny else (1, 8, 64, 256, 4096):
+        x = inputs(num_rows, size_in)
+        taken = seconds_of(partial(ops.linear, x, packed), inputs.device)
+        num_bytes = weight_bytes + inputs.dtype.itemsize * num_rows * (size_in + size_out)
+        case = f"linear{name} {size_in} → {size_out}, {num_rows} rows"
+        _add(figures, case, taken, num_bytes, 2 * num_rows * size_in * size_out, ceilings)
 
 
 def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Ceilings, is_tiny: bool) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from gguf import GGMLQuantizationType
-
 __all__ = ["QUANT_KINDS", "NotFiniteError", "QuantTensor", "check_finite"]
 
-QUANT_KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+BLOCKS = {
+    "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34),
+    "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+}  # fmt: skip
+"""Values and bytes in a block of each format."""
+
+QUANT_KINDS = tuple(BLOCKS)
 """The GGUF block formats that can be kept and dequantised."""
 
 _ROWS_AT_A_TIME = 4096
@@ -63,26 +65,18 @@ class QuantTensor:
             )
 
     @property
-    def _type(self) -> GGMLQuantizationType:
-        from gguf import GGMLQuantizationType  # not before there is a quantised weight
-
-        return GGMLQuantizationType[self.kind]
-
-    @property
     def _block(self) -> tuple[int, int]:
         """Values and bytes in a block."""
-        from gguf import GGML_QUANT_SIZES
-
-        return GGML_QUANT_SIZES[self._type]
+        return BLOCKS[self.kind]
 
     def dequantize(self) -> Tensor:
         """All values, ``shape`` float32, where the data is."""
-        from gguf import quants
+        from gguf import GGMLQuantizationType, quants  # for few models, and not found everywhere
 
         values = torch.empty(self.shape, dtype=torch.float32, device=self.data.device)
         for start in range(0, self.shape[0], _ROWS_AT_A_TIME):
             chunk = self.data[start : start + _ROWS_AT_A_TIME].contiguous().cpu().numpy()
-            decoded = quants.dequantize(chunk, self._type)
+            decoded = quants.dequantize(chunk, GGMLQuantizationType[self.kind])
             values[start : start + len(chunk)] = torch.from_numpy(decoded).view(len(chunk), -1)
         return values
 

@@ -100,7 +100,7 @@ class EngineArgs(ParallelArgs):
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
     kv_cache_dtype: KVCacheDtype = option(
-        "auto", "Number format of the KV cache: that of activations, or fp8 (e4m3), which takes half the "
+        "auto", "Number format of the KV cache: that of activations, or fp8, which takes half the "
         "memory, for some of the accuracy; on GPUs alone.",
         group="cache",
     )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from triolet.runtime.accelerator import CaptureError
 
-__all__ = ["CudaDevice", "is_available", "memory_of", "release_cached_memory", "why_unavailable"]
+__all__ = ["CudaDevice", "float8_of", "is_available", "memory_of", "release_cached_memory", "why_unavailable"]
 
 
 def is_available() -> bool:
@@ -34,6 +34,12 @@ def why_unavailable() -> str:
         f"torch {torch.__version__} sees no GPU; check that its driver is installed (nvidia-smi or rocm-smi "
         "lists the GPU) and that CUDA_VISIBLE_DEVICES does not hide it"
     )
+
+
+def float8_of(device: torch.device) -> torch.dtype:
+    """The 8-bit format that a GPU's kernels can convert: with more digits from compute capability 8.9 on."""
+    has_e4m3 = torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 9)
+    return torch.float8_e4m3fn if has_e4m3 else torch.float8_e5m2
 
 
 def memory_of(device: torch.device) -> tuple[int, int]:

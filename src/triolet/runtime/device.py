@@ -51,7 +51,7 @@ def choose_cache_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
             "cuda without --kernels reference",
             param="kv_cache_dtype",
         )
-    return torch.float8_e4m3fn
+    return cuda.float8_of(device)
 
 
 def choose_num_threads(args: EngineArgs) -> int:

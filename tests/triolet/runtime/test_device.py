@@ -54,8 +54,13 @@ def test_dtype() -> None:
     assert raised.value.param == "dtype"
 
 
-def test_cache_is_of_the_activations_dtype_unless_a_gpu_is_to_keep_half_of_it() -> None:
+def test_cache_is_of_the_activations_dtype_unless_a_gpu_is_to_keep_half_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choose_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), gpu) == torch.float8_e5m2
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert choose_cache_dtype(EngineArgs(dtype="float32"), CPU) == torch.float32
     assert choose_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), gpu) == torch.float8_e4m3fn
     for args, device in ((EngineArgs(), CPU), (EngineArgs(kernels="reference"), gpu)):
