@@ -84,6 +84,7 @@ class RankLink:
         self._num_others = 0
         self._num_waiting = 0
         self._num_stuck = 0
+        self._num_reported_steps = -1
 
     # ------------------------------------------------------------------ life
 
@@ -180,6 +181,7 @@ class RankLink:
             num_requests = load.num_running + load.num_waiting
             self._num_others = max(0, num_requests - len(self.requests))
             self._num_other_tokens = max(0, load.num_waiting_tokens - self._num_new_tokens)
+        self._num_reported_steps = load.num_steps
         self._num_stuck = min(self._num_waiting, load.num_waiting)
         self._num_waiting = load.num_waiting
         self._note_scheduler(load.num_running, load.num_waiting, load.kv_usage)
@@ -192,8 +194,22 @@ class RankLink:
         )
 
     def note_statistics(self, told: RankStatistics) -> None:
-        """Take in what the rank has told of itself in full."""
+        """Take in what the rank has told of itself in full.
+
+        Reports come another way. What is no newer than the last of them may be older, and no report would
+        come to put it right.
+        """
         known = self.statistics
+        if told.num_steps <= self._num_reported_steps:
+            current = known.scheduler
+            scheduler = replace(
+                told.scheduler, num_running=current.num_running, num_waiting=current.num_waiting,
+                num_free_blocks=current.num_free_blocks,
+            )  # fmt: skip
+            told = replace(
+                told, scheduler=scheduler, is_paused=known.is_paused, is_sleeping=known.is_sleeping,
+                last_step_age=known.last_step_age,
+            )  # fmt: skip
         self.statistics = replace(
             told, rank=self.rank, num_restarts=known.num_restarts, cause=known.cause, state=known.state
         )
@@ -208,6 +224,7 @@ class RankLink:
 
     def _forget_load(self) -> None:
         self._num_other_tokens = self._num_others = self._num_waiting = self._num_stuck = 0
+        self._num_reported_steps = -1
 
     @property
     def burden(self) -> RankBurden:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.triolet.cluster.ranks import FakeLink, ask, ready, report
 
 from triolet.cluster.placement import REQUEST_COST
 from triolet.cluster.rank_link import RankLink, RoutedRequest
-from triolet.statistics import RankState, RankStatistics
+from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
 
 STARTING, READY, DRAINING, DOWN, LEFT, DEAD = RankState
 
@@ -159,3 +161,20 @@ def test_its_numbers_are_those_told_last_and_none_run_while_it_is_lost() -> None
     assert (statistics.scheduler.num_running, statistics.last_step_age) == (0, None)
     rank.attach(FakeLink(), ready(0, generation=1))
     assert (rank.statistics.num_steps, rank.statistics.num_restarts) == (0, 3)
+
+
+def test_what_it_has_told_before_a_report_that_has_overtaken_it_is_not_taken_for_news() -> None:
+    """It came by another way, and nothing that could put it right comes after it."""
+    rank = rank_link()
+    rank.attach(FakeLink(), ready(0))
+    busy = SchedulerStatistics(num_blocks=8, num_free_blocks=5, num_running=1, num_prefix_hits=3)
+    told = RankStatistics(rank=0, num_steps=9, state=READY, scheduler=busy, last_step_age=0.1)
+    rank.note_statistics(told)
+    assert rank.statistics.scheduler.num_running == 1, "there is no report yet"
+    rank.note_report(report(0, num_running=0, num_steps=9), 1.0)
+    rank.note_statistics(told)
+    assert rank.statistics.scheduler.num_running == 0
+    assert rank.statistics.last_step_age is None
+    assert rank.statistics.scheduler.num_prefix_hits == 3, "what is counted is taken"
+    rank.note_statistics(replace(told, num_steps=10))
+    assert rank.statistics.scheduler.num_running == 1
