@@ -162,6 +162,21 @@ class Ops(Protocol):
         """``x (T, in)`` times the packed weight, plus its bias → ``(T, out)`` in the dtype of ``x``."""
         ...
 
+    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> Any:
+        """Prepare weights ``(experts, out, in)`` for :meth:`expert_linear`, inputs of ``dtype``; opaque."""
+        ...
+
+    def expert_linear(
+        self, x: Tensor, packed: Any, expert_starts: Tensor, row_weights: Tensor | None = None
+    ) -> Tensor:
+        """Rows of ``x (T, in)``, sorted by expert, each times the weight of its own → ``(T, out)``.
+
+        Rows ``expert_starts[e]`` to before ``expert_starts[e + 1]`` belong to expert e, none to some perhaps;
+        ``expert_starts (experts + 1,)`` int32, on the device of ``x``. ``row_weights (T,)`` float32 multiply
+        the rows of the result.
+        """
+        ...
+
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Any:
         """Prepare a table ``(V, hidden)`` for :meth:`embedding`; opaque."""
         ...

@@ -17,6 +17,8 @@ from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.cpu.rows import RowKernels
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
+from triolet_kernels.reference import experts
+from triolet_kernels.reference.experts import PackedExperts
 
 __all__ = ["CpuOps"]
 
@@ -41,6 +43,14 @@ class CpuOps:
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return self._linear.linear(x, packed)
+
+    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
+        return experts.pack_experts(weight)
+
+    def expert_linear(
+        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
+    ) -> Tensor:
+        return experts.expert_linear(x, packed, expert_starts, row_weights)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return self._linear.pack_embedding(weight, dtype)

@@ -20,11 +20,13 @@ from triolet_kernels.gpu.device_draws import (
 )
 from triolet_kernels.gpu.drawing import DrawingKernels
 from triolet_kernels.gpu.embedding import EmbeddingKernels, PackedEmbedding
+from triolet_kernels.gpu.experts import ExpertKernels, PackedExperts
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear import LinearKernels, PackedLinear
 from triolet_kernels.gpu.logprobs import LogprobKernels
 from triolet_kernels.gpu.norm import NormKernels
 from triolet_kernels.gpu.rows import RowKernels
+from triolet_kernels.gpu.scaled_linear import PackedScaled, ScaledLinearKernels, Scheme
 from triolet_kernels.ops import DrawnTokens, DrawSettings
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import ReferenceOps
@@ -48,6 +50,8 @@ class GpuOps(ReferenceOps):
         self._norm = NormKernels(device)
         self._activation = ActivationKernels(device)
         self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
+        self._scaled = ScaledLinearKernels(device)
+        self._experts = ExpertKernels(device)
         self._embedding = EmbeddingKernels(device)
         self._drawing = DrawingKernels(device)
         self._adjusting = AdjustingKernels(device)
@@ -58,8 +62,22 @@ class GpuOps(ReferenceOps):
     ) -> PackedLinear:
         return self._linear.pack_linear(weight, bias, dtype)
 
-    def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:  # type: ignore[override]
+    def pack_scaled_linear(self, weight: Tensor, bias: Tensor | None, scheme: Scheme) -> PackedScaled:
+        """Round a weight ``(out, in)`` to 8 bits for :meth:`linear`, which then rounds its inputs as well."""
+        return self._scaled.pack(weight, bias, scheme)
+
+    def linear(self, x: Tensor, packed: PackedLinear | PackedScaled) -> Tensor:  # type: ignore[override]
+        if isinstance(packed, PackedScaled):
+            return self._scaled.linear(x, packed)
         return self._linear.linear(x, packed)
+
+    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:  # type: ignore[override]
+        return self._experts.pack_experts(weight, dtype)
+
+    def expert_linear(  # type: ignore[override]
+        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
+    ) -> Tensor:
+        return self._experts.expert_linear(x, packed, expert_starts, row_weights)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:  # type: ignore[override]
         return self._embedding.pack_embedding(weight, dtype)

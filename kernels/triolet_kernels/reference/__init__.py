@@ -19,11 +19,13 @@ from triolet_kernels.reference import (
     attention,
     device_drawing,
     drawing,
+    experts,
     linear,
     norm,
     rotary,
     step,
 )
+from triolet_kernels.reference.experts import PackedExperts
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
 
 if TYPE_CHECKING:
@@ -45,6 +47,14 @@ class ReferenceOps:
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return linear.linear(x, packed)
+
+    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
+        return experts.pack_experts(weight)
+
+    def expert_linear(
+        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
+    ) -> Tensor:
+        return experts.expert_linear(x, packed, expert_starts, row_weights)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return linear.pack_embedding(weight, dtype)

@@ -1,0 +1,90 @@
+"""Linear layers of a mixture of experts on a GPU: one launch for all experts, however many rows each has.
+
+The host does not know how many rows an expert has. So there are as many programs as there could be tiles,
+each finds its expert and its rows by itself, and those that are left over do nothing. A row's result depends
+neither on the rows beside it nor on how many there are. Must not know how rows came to their experts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from triolet_kernels.gpu.launch import GpuDevice
+from triolet_kernels.gpu.linear_kernels import tile_product
+
+__all__ = ["ExpertKernels", "PackedExperts"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedExperts:
+    """``weight`` (experts, out, in), of the dtype of the inputs."""
+
+    weight: Tensor
+
+
+class ExpertKernels:
+    """The layers on one device."""
+
+    def __init__(self, device: GpuDevice) -> None:
+        self._device = device
+
+    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
+        return PackedExperts(weight.to(self._device.torch_device, dtype).contiguous())
+
+    def expert_linear(
+        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
+    ) -> Tensor:
+        num_rows, (num_experts, num_outputs, width) = x.shape[0], packed.weight.shape
+        configuration = self._device.configurations.only("expert_linear")
+        tile = configuration.constants
+        # Each expert's last tile may be part empty: there are no more of these than experts, or rows.
+        most_tiles = num_rows // tile["BLOCK_M"] + min(num_experts, num_rows)
+        output = x.new_empty(num_rows, num_outputs)
+        self._device.launch(
+            _expert_linear,
+            (most_tiles, triton.cdiv(num_outputs, tile["BLOCK_N"])),
+            configuration,
+            *(x, packed.weight, expert_starts, row_weights, output, num_outputs, width),
+            NUM_EXPERTS=num_experts,
+            EXPERTS_BLOCK=triton.next_power_of_2(num_experts),
+        )
+        return output
+
+
+@triton.jit
+def _expert_linear(
+    x, weights, expert_starts, row_weights, output, N, K,
+    NUM_EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    experts = tl.arange(0, EXPERTS_BLOCK)
+    is_expert = experts < NUM_EXPERTS
+    starts = tl.load(expert_starts + experts, mask=is_expert, other=0)
+    ends = tl.load(expert_starts + experts + 1, mask=is_expert, other=0)
+    num_tiles = (ends - starts + BLOCK_M - 1) // BLOCK_M
+    tiles_before = tl.cumsum(num_tiles, axis=0) - num_tiles
+    is_own = (tiles_before <= tile) & (tile < tiles_before + num_tiles)
+    if tl.max(is_own.to(tl.int32), axis=0) > 0:
+        expert = tl.sum(tl.where(is_own, experts, 0), axis=0).to(tl.int64)
+        first = tl.sum(tl.where(is_own, starts + (tile - tiles_before) * BLOCK_M, 0), axis=0)
+        end = tl.sum(tl.where(is_own, ends, 0), axis=0)
+        row_ids = first + tl.arange(0, BLOCK_M)
+        output_ids = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+        is_row, is_output = row_ids < end, output_ids < N
+        rows = tl.where(is_row, row_ids, first).to(tl.int64)
+        columns = tl.where(is_output, output_ids, 0).to(tl.int64)
+        total = tile_product(
+            x, weights + expert * N * K, None, None, rows, is_row, columns, 0, K, K,
+            0, 0, 0, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+        if row_weights is not None:
+            total *= tl.load(row_weights + rows)[:, None]
+        places = output + rows[:, None] * N + columns[None, :]
+        is_inside = is_row[:, None] & is_output[None, :]
+        tl.store(places, total.to(output.dtype.element_ty), mask=is_inside)

@@ -1,0 +1,48 @@
+"""Linear layers of a mixture of experts on a GPU, beside the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.gpu.interpreted import interpreted_ops
+from tests.kernels.tolerance import assert_close
+
+from triolet_kernels.reference import ReferenceOps
+
+
+def starts_of(sizes: list[int]) -> torch.Tensor:
+    return torch.tensor([0, *sizes]).cumsum(0).int()
+
+
+def check(sizes: list[int], dtype: torch.dtype, *, width: int = 72, is_weighted: bool = True) -> None:
+    ops, reference = interpreted_ops(), ReferenceOps()
+    weight = (torch.randn(len(sizes), 70, width) / 8).to(dtype)
+    x, factors = torch.randn(sum(sizes), width).to(dtype), torch.rand(sum(sizes))
+    row_weights = factors if is_weighted else None
+    expected = reference.expert_linear(
+        x, reference.pack_experts(weight, dtype), starts_of(sizes), row_weights
+    )
+    got = ops.expert_linear(x, ops.pack_experts(weight, dtype), starts_of(sizes), row_weights)
+    assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_experts_with_many_rows_few_and_none(dtype: torch.dtype) -> None:
+    check([0, 70, 1, 0, 16, 17, 0], dtype)
+    check([5], dtype, width=130, is_weighted=False)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9).filter(any))
+def test_any_sizes(sizes: list[int]) -> None:
+    check(sizes, torch.float32)
+
+
+def test_a_row_s_result_is_the_same_in_any_company() -> None:
+    ops, weight, x = interpreted_ops(), torch.randn(2, 9, 64), torch.randn(40, 64)
+    packed = ops.pack_experts(weight, torch.float32)
+    together = ops.expert_linear(x, packed, starts_of([38, 2]))
+    alone = ops.expert_linear(x[39:], packed, starts_of([0, 1]))
+    assert torch.equal(together[39:], alone)
