@@ -6,15 +6,22 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.browser.page import Browser, Page
 from tests.integration.real_server import real_server
 
 ROOT = Path(__file__).parents[2]
 MAX_PICTURE_BYTES = 150_000
+PICTURE_SECONDS = 150.0
+NUM_CLIENTS = 12
+WORDS = ("one", "river", "of", "the", "seven", "lamps", "green", "and", "slowly", "turns")
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 
@@ -36,12 +43,30 @@ def test_the_real_model_answers_and_the_engine_shows_it(url: str, browser: Brows
     assert "tokens/s" in page.all(".message.assistant .summary")[-1].text
     keep(page, "page-chat")
     page.run("location.hash = '#engine'")
+    if "TRIOLET_SCREENSHOTS" in os.environ:
+        busy_for(url, PICTURE_SECONDS)
     page.wait(lambda: page.text("number-output-rate") not in ("–", "0"))
     page.wait(lambda: page.text("interToken-50") != "–")
     assert int(page.text("number-kv-blocks").split(" of ")[1]) == 256
     assert page.find("#ranks .state").text == "ready"
     keep(page, "page-engine")
     assert page.complaints() == []
+
+
+def busy_for(url: str, seconds: float) -> None:
+    """Have the engine do what is worth a picture: more and more clients, texts of many lengths."""
+
+    def client(number: int, until: float) -> None:
+        dice = random.Random(number)
+        time.sleep(number * seconds / (2 * NUM_CLIENTS))
+        while time.monotonic() < until:
+            prompt = " ".join(dice.choice(WORDS) for _ in range(dice.randrange(20, 400)))
+            body = {"prompt": prompt, "max_tokens": dice.randrange(20, 200), "ignore_eos": True}
+            httpx.post(f"{url}/v1/completions", json=body, timeout=120).raise_for_status()
+
+    until = time.monotonic() + seconds
+    with ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        list(clients.map(client, range(NUM_CLIENTS), [until] * NUM_CLIENTS))
 
 
 def keep(page: Page, name: str) -> None:

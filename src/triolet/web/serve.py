@@ -233,7 +233,8 @@ class Server:
         if self._tls is not None:
             curl_option = "--insecure "  # the certificate is for a name, not for the address shown
         place = self._url if self._args.uds is None else f"the socket {self._args.uds}, {self._url}"
-        self._announce(f"{model} is ready at {place} (OpenAI base URL: {self._url}/v1). Try it:")
+        page = "a page for browsers; " if self._args.page and self._args.uds is None else ""
+        self._announce(f"{model} is ready at {place} ({page}OpenAI base URL: {self._url}/v1). Try it:")
         key = key_option(self._args.api_key, self._args.api_key_file)
         self._announce(_curl_command(curl_option + self._url, model, key))
 

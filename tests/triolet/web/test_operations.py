@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import serving
@@ -84,5 +86,7 @@ async def test_http_answers_while_the_model_loads(anyio_backend_name: str) -> No
         engine.finish_loading()
         await engine.wait_ready()
         assert (await running.client.get("/ready")).status_code == 200
-    assert "is ready at http://127.0.0.1" in running.lines[0]
+    assert re.search(
+        r"is ready at http://127\.0\.0\.1:\d+ \(a page for browsers; OpenAI base", running.lines[0]
+    )
     assert running.lines[1].startswith("curl http://127.0.0.1")

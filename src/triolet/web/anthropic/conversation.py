@@ -18,6 +18,7 @@ __all__ = ["chat_messages"]
 Placed = tuple[str, Block]
 """A block, and where it was sent."""
 
+ROLES = ("user", "assistant", "system")
 _WORDS = frozenset({"text"})
 _USER, _ASSISTANT = _WORDS | {"tool_result"}, _WORDS | {"tool_use"}
 _THINKING = frozenset({"thinking", "redacted_thinking"})
@@ -28,6 +29,7 @@ def chat_messages(system: str | Sequence[Block] | None, messages: Sequence[Input
 
     Messages of one role that follow each other are one turn. Results of tools come before what the user says
     beside them. Thinking is given back to the model; that which is redacted cannot be read by anyone here.
+    Instructions in the midst of a conversation stay where they are; some templates take none there.
     """
     chat: list[Message] = []
     if system:
@@ -38,6 +40,8 @@ def chat_messages(system: str | Sequence[Block] | None, messages: Sequence[Input
         placed = [block for index, message in turn for block in _blocks_of(index, message)]
         if role == "assistant":
             chat.append(_answer(placed, names))
+        elif role == "system":
+            chat.append(Message(role="system", content=_text(placed, _WORDS)))
         else:
             results, said = _results(placed, names), _text(placed, _USER)
             chat += results
@@ -47,11 +51,9 @@ def chat_messages(system: str | Sequence[Block] | None, messages: Sequence[Input
 
 
 def _role(index: int, message: InputMessage) -> str:
-    if message.role not in ("user", "assistant"):
-        remedy = "; send it as system" if message.role == "system" else ""
-        raise _refusal(
-            f"messages[{index}].role", f"must be user or assistant, got {message.role!r:.60}{remedy}"
-        )
+    if message.role not in ROLES:
+        problem = f"must be one of {', '.join(ROLES)}, got {message.role!r:.60}"
+        raise _refusal(f"messages[{index}].role", problem)
     return message.role
 
 

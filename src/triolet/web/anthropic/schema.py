@@ -27,10 +27,12 @@ __all__ = [
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "container": (),
-    "context_management": ({}, {"edits": []}),
+    "context_management": (
+        {}, {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    ),
     "mcp_servers": ([],),
     "speed": ("standard",),
-}
+}  # fmt: skip
 _NEUTRAL_OF_TOOLS: Mapping[str, tuple[Any, ...]] = {
     "allowed_callers": (["direct"], []),
     "defer_loading": (False,),

@@ -86,7 +86,7 @@ def test_thinking_that_nobody_can_read_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([{"role": "system", "content": "a"}], "messages[0].role"),
+        ([{"role": "tool", "content": "a"}], "messages[0].role"),
         ([user(text("a")), {"role": "user", "content": []}], "messages[1].content"),
         ([user(text("a"), {"type": "image", "source": {}})], "messages[0].content[1]"),
         ([user({"type": "document", "source": {}})], "messages[0].content[0]"),
@@ -108,3 +108,13 @@ def test_what_is_wrong_is_named(messages: list[dict[str, Any]], param: str) -> N
         chat_of(*messages)
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}: ")
+
+
+def test_instructions_in_the_midst_stay_there() -> None:
+    chat = chat_of(user(text("a")), {"role": "system", "content": "be brief"}, user(text("b")), system="x")
+    assert [(message["role"], message["content"]) for message in chat] == [
+        ("system", "x"),
+        ("user", "a"),
+        ("system", "be brief"),
+        ("user", "b"),
+    ]

@@ -27,6 +27,13 @@ def test_what_clients_send_along_is_taken() -> None:
         }
     )  # fmt: skip
     assert body.metadata.user_id == "a"
+    keep = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    agent = {
+        "context_management": keep,
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "high"},
+    }
+    assert decode({"max_tokens": 32_000, **agent}).thinking.type == "adaptive"
     assert decode({}, CountTokensBody).model is None
 
 
@@ -40,6 +47,10 @@ def test_what_clients_send_along_is_taken() -> None:
         ({"max_tokens": 5, "messages": [{"role": "user", "content": "a", "b": 1}]}, "messages[0].b"),
         ({"max_tokens": 5, "container": "c"}, "container"),
         ({"max_tokens": 5, "context_management": {"edits": [1]}}, "context_management"),
+        (
+            {"max_tokens": 5, "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "context_management",
+        ),
         ({"max_tokens": 5, "maximum": 1}, "maximum"),
     ],
 )
