@@ -20,4 +20,5 @@ def test_the_command_prints_a_table_and_writes_json(
     rows = json.loads(output.read_text())["rows"]
     assert [row["loop"] for row in rows] == ["asyncio"]
     assert all(row["num_events"] <= 4 * 21 for row in rows)
+    assert all(row["events/token"] == row["num_events"] / (4 * 20) for row in rows)
     assert "us/event" in capsys.readouterr().out
