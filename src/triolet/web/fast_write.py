@@ -19,11 +19,7 @@ _send_the_long_way = TCPServer.protocol_send
 
 
 async def _protocol_send(self: TCPServer, event: Event) -> None:
-    if (
-        isinstance(event, RawData)
-        and isinstance(self.stream, trio.SocketStream)
-        and not self.send_lock.locked()
-    ):
+    if type(event) is RawData and isinstance(self.stream, trio.SocketStream) and not self.send_lock.locked():
         try:
             num_written = os.write(self.stream.socket.fileno(), event.data)
         except (BlockingIOError, InterruptedError):

@@ -1,9 +1,8 @@
 """The direct write of :mod:`triolet.web.fast_write`, for Hypercorn's asyncio worker.
 
 Its own way goes through a lock, the transport's buffer and a wait for room in it, for a few bytes that the
-kernel nearly always takes at once. Only further pieces of streams are written directly: head, first piece and
-end of an answer come one right after the other, and uvloop sends what has gathered in its buffer as one.
-It replaces a private method, so it is tied to the versions it was tested with.
+kernel nearly always takes at once. It replaces a private method, so it is tied to the versions it was tested
+with.
 """
 
 from __future__ import annotations
@@ -13,15 +12,13 @@ import os
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.events import Closed, Event, RawData
 
-from triolet.web.http1 import Piece
-
 __all__ = ["install_fast_write"]
 
 _send_the_long_way = TCPServer.protocol_send
 
 
 async def _protocol_send(self: TCPServer, event: Event) -> None:
-    if type(event) is Piece and _takes_bytes(self):
+    if type(event) is RawData and _takes_bytes(self):
         try:
             num_written = os.write(self.writer.get_extra_info("socket").fileno(), event.data)
         except (BlockingIOError, InterruptedError):

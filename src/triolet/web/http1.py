@@ -35,7 +35,7 @@ from hypercorn.utils import suppress_body
 from triolet.errors import OverloadedError, RequestError
 from triolet.web.errors import error_body
 
-__all__ = ["MAX_EARLY_BYTES", "Piece", "UnreadableRequestError", "install_http1"]
+__all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
 
 MAX_EARLY_BYTES = 64 * 1024
 """What a client may send ahead of its answer; one that sends more is disconnected."""
@@ -75,10 +75,6 @@ class _Connection(h11.Connection):
             if self.takes_probes_only and event.target.partition(b"?")[0] not in PROBES:
                 raise h11.RemoteProtocolError("there are too many connections", error_status_hint=503)
         return h11.NEED_DATA if event is h11.PAUSED else event
-
-
-class Piece(RawData):
-    """A piece of a streamed answer: worth a write of its own, where all else may wait for what follows it."""
 
 
 class _Stream(HTTPStream):
@@ -125,7 +121,7 @@ class _Protocol(H11Protocol):
     def stream_send(self, event: StreamEvent) -> Awaitable[None]:  # type: ignore[override]
         """Frames a piece of a chunked body here: h11 takes ten times as long over it."""
         if type(event) is Body and type(getattr(self.connection, "_writer", None)) is ChunkedWriter:
-            return self.send(Piece(b"%x\r\n%b\r\n" % (len(event.data), event.data)))
+            return self.send(RawData(b"%x\r\n%b\r\n" % (len(event.data), event.data)))
         return super().stream_send(event)
 
     async def _maybe_recycle(self) -> None:
