@@ -1,13 +1,14 @@
-"""Speed of each kernel beside what the machine can do at most: GB/s of memory read, GFLOP/s of arithmetic.
+"""Speed of each kernel of a model beside what the machine can do at most: a roofline table.
 
     python -m bench.kernels
-    python -m bench.kernels --threads 1 --rows 1 8 32 --json out.json
+    python -m bench.kernels --models smollm2-135m-q4_1 --rows 1 8 --json out.json --csv out.csv
 
-Shapes are those of SmolLM2-135M. Bytes are those that a kernel reads of its weights, as they were packed,
-or of its KV cache. Each goes round copies of them, ``--megabytes`` in all, so that few are still in the CPU's
-caches: by default half as much again as the largest of these holds, and 256 at most. The largest caches are
-shared by many cores, of which a benchmark has a few, and copies for one of 480 MB take minutes to make. Times
-are the best twentieth of many calls: the machine is rarely one's own.
+A kernel is run as in a step: all layers' calls recorded as one program, so that Python is not in the way,
+over weights or KV caches that take as much memory together as the model does, so that the CPU's caches hold
+as much of them as in a step. The ceilings come from the same run: what torch reads of as much memory, and
+what it multiplies. ``share`` is the time that the nearer ceiling leaves for a call, of the time it took; the
+second ceiling is oneDNN's, which a kernel may pass. Times are the best twentieth of many runs: the machine is
+rarely one's own. Weights are random.
 """
 
 from __future__ import annotations
@@ -16,32 +17,49 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
+from torch import Tensor
 
-from bench.report import print_table, write_json
-from triolet_kernels.ops import AttentionBatch, Ops, preferred_dtype, select_ops
+from bench.kernel_shapes import MODELS, LinearShape, ModelShapes
+from bench.report import print_table, write_csv, write_json
+from triolet_kernels.ops import AttentionBatch, KVCache, Ops, preferred_dtype, select_ops
 from triolet_kernels.quant import QuantTensor
 
 __all__ = [
+    "Ceilings",
     "best_time",
-    "default_megabytes",
     "main",
     "measure_attention",
     "measure_ceilings",
     "measure_linear",
+    "measure_model",
     "packed_bytes",
 ]
 
-LINEAR_SHAPES = ((576, 960), (576, 576), (576, 3072), (1536, 576), (576, 49152))
-ATTENTION_SPANS = ((1, 200, 201), (8, 200, 201), (32, 200, 201), (1, 2000, 2001), (1, 0, 512))
-NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 32
-BLOCK_BYTES = {"Q4_1": 20, "Q8_0": 34}
+BLOCK_SIZE = 32
+DECODE_SPANS = tuple((count, keys, keys + 1) for keys in (200, 2000, 8000) for count in (1, 8, 32))
+PREFILL_SPANS = ((1, 0, 512), (1, 1536, 2048), (1, 7488, 8000))
+MOST_CACHE = 4 << 30
+"""Bytes of KV cache of one layer above which a span is left out."""
 
-_COLUMNS = ("kernel", "shape", "rows", "us", "GB/s", "GFLOP/s")
+_COLUMNS = ("model", "kernel", "shape", "rows", "us", "step us", "GB/s", "GFLOP/s", "share")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Bytes read and operations done in a second, at most."""
+
+    bytes_read: float
+    operations: float
+
+    def share(self, seconds: float, num_bytes: float, num_operations: float) -> float:
+        """Time that the nearer ceiling leaves, of the time taken."""
+        return max(num_bytes / self.bytes_read, num_operations / self.operations) / seconds
 
 
 def best_time(calls: Sequence[Callable[[], object]], seconds: float) -> float:
@@ -58,66 +76,88 @@ def best_time(calls: Sequence[Callable[[], object]], seconds: float) -> float:
     return sorted(times)[len(times) // 20]
 
 
-def measure_ceilings(dtype: torch.dtype, seconds: float, megabytes: int = 256) -> list[dict[str, Any]]:
-    """What torch reads from memory, and what it multiplies in ``dtype``, at most."""
-    values = torch.ones(megabytes << 18)
-    read = best_time([values.sum], seconds)
-    size = 1024
+def measure_ceilings(dtype: torch.dtype, seconds: float, num_bytes: int, size: int = 2048) -> Ceilings:
+    """What torch reads of so much memory, and what it multiplies in ``dtype``, in matrices of ``size``."""
+    values = torch.ones(num_bytes // 4)
+    read = best_time([lambda: torch.dot(values, values)], seconds)
     left, right = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
     multiply = best_time([lambda: left @ right], seconds)
-    return [
-        _row("read", "memory", 0, read, num_bytes=values.nbytes, num_operations=0),
-        _row(
-            "matmul",
-            str(dtype).removeprefix("torch."),
-            size,
-            multiply,
-            num_bytes=0,
-            num_operations=2 * size**3,
-        ),
-    ]
+    return Ceilings(values.nbytes / read, 2 * size**3 / multiply)
 
 
 def measure_linear(
-    ops: Ops, width: int, height: int, kind: str, rows: Sequence[int], dtype: torch.dtype, *,
-    seconds: float, megabytes: int,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """One linear layer with random weights of a GGUF ``kind``, or dense ones where it is ``dense``."""
-    weight = _random_weight(width, height, kind)
+    ops: Ops, shape: LinearShape, rows: Sequence[int], dtype: torch.dtype, *, seconds: float, num_bytes: int
+) -> list[tuple[float, int, int]]:
+    """For each number of rows: seconds, bytes and operations of one call."""
+    weight = _random_weight(shape)
     packed = [ops.pack_linear(weight, None, dtype)]
-    num_bytes = packed_bytes(packed[0])
-    packed += [ops.pack_linear(weight, None, dtype) for _ in range((megabytes << 20) // num_bytes)]
-    table = []
+    size = packed_bytes(packed[0])
+    packed += [ops.pack_linear(weight, None, dtype) for _ in range(num_bytes // size)]
+
+    def step(x: Tensor, _batches: Sequence[AttentionBatch], _cache: KVCache, _rows: Tensor) -> Tensor:
+        for layer in packed:
+            output = ops.linear(x, layer)
+        return output
+
+    run = ops.step_runner()
+    results = []
     for num_rows in rows:
-        x = torch.randn(num_rows, width).to(dtype)
-        seconds_a_call = best_time([lambda p=p, x=x: ops.linear(x, p) for p in packed], seconds)  # type: ignore[misc]
-        operations = 2 * num_rows * width * height
-        shape = f"{width}->{height} {kind}"
-        table.append(
-            _row("linear", shape, num_rows, seconds_a_call, num_bytes=num_bytes, num_operations=operations)
-        )
-    return table
+        x = torch.randn(num_rows, shape.width).to(dtype)
+        batches: list[AttentionBatch] = []
+        arguments = (step, x, batches, [(x, x)], torch.arange(1))
+        taken = best_time([lambda arguments=arguments: run(*arguments)], seconds) / len(packed)  # type: ignore[misc]
+        results.append((taken, size, 2 * num_rows * shape.width * shape.height))
+    return results
 
 
 def measure_attention(
-    ops: Ops, num_sequences: int, start: int, end: int, dtype: torch.dtype, *, seconds: float, megabytes: int
-) -> dict[str, Any]:
-    """Attention of ``num_sequences`` sequences, each computing positions ``start:end``."""
+    ops: Ops, model: ModelShapes, span: tuple[int, int, int], dtype: torch.dtype, *, seconds: float,
+    num_bytes: int,
+) -> tuple[float, int, int]:  # fmt: skip
+    """Seconds, bytes and operations of attention for so many sequences, each computing ``start:end``."""
+    num_sequences, start, end = span
     batch, num_blocks = _make_batch(num_sequences, start, end)
-    size = (2, num_blocks, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    caches = [torch.randn(size).to(dtype)]
-    caches += [caches[0].clone() for _ in range((megabytes << 20) // caches[0].nbytes)]
-    query = torch.randn(len(batch.positions), NUM_HEADS, HEAD_DIM).to(dtype)
-    calls = [
-        lambda cache=cache: ops.paged_attention(query, cache[0], cache[1], batch, scale=0.125)
-        for cache in caches
-    ]
+    caches = [torch.randn(2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim).to(dtype)]
+    caches += [caches[0].clone() for _ in range(num_bytes // caches[0].nbytes)]
+
+    def step(x: Tensor, batches: Sequence[AttentionBatch], _cache: KVCache, _rows: Tensor) -> Tensor:
+        query = x.new_empty(len(x), model.num_heads, model.head_dim)
+        for keys, values in caches:
+            output = ops.paged_attention(query, keys, values, batches[0], scale=model.head_dim**-0.5)
+        return output
+
+    run, x = ops.step_runner(), torch.zeros(len(batch.positions), 1, dtype=dtype)
+    arguments = (step, x, [batch], [(caches[0][0], caches[0][1])], torch.arange(1))
+    taken = best_time([lambda: run(*arguments)], seconds) / len(caches)
     num_keys = num_sequences * (end * (end + 1) - start * (start + 1)) // 2
-    num_bytes = num_sequences * end * NUM_KV_HEADS * HEAD_DIM * 2 * dtype.itemsize
-    return _row(
-        "attention", f"{start}:{end}", num_sequences, best_time(calls, seconds),
-        num_bytes=num_bytes, num_operations=4 * num_keys * NUM_HEADS * HEAD_DIM,
-    )  # fmt: skip
+    read = num_sequences * end * model.num_kv_heads * model.head_dim * 2 * dtype.itemsize
+    return taken, read, 4 * num_keys * model.num_heads * model.head_dim
+
+
+def measure_model(
+    ops: Ops, model: ModelShapes, rows: Sequence[int], spans: Sequence[tuple[int, int, int]],
+    dtype: torch.dtype, *, seconds: float,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The rows of one model's table, its ceilings first."""
+    num_bytes = model.num_bytes(dtype.itemsize)
+    ceilings = measure_ceilings(dtype, seconds, num_bytes)
+    table = [
+        _row(model, "ceiling", f"{num_bytes >> 20} MB", 0, 0, (0, ceilings.bytes_read, ceilings.operations))
+    ]
+    for shape in model.linears:
+        name = f"{shape.name} {shape.width}->{shape.height} {shape.kind}"
+        results = measure_linear(ops, shape, rows, dtype, seconds=seconds, num_bytes=num_bytes)
+        for num_rows, result in zip(rows, results, strict=True):
+            table.append(_row(model, "linear", name, num_rows, shape.count, result, ceilings))
+    cache_size = 2 * model.num_kv_heads * model.head_dim * dtype.itemsize
+    for span in spans:
+        num_sequences, start, end = span
+        if num_sequences * end * cache_size * model.num_layers > MOST_CACHE:
+            continue
+        result = measure_attention(ops, model, span, dtype, seconds=seconds, num_bytes=num_bytes)
+        num_rows = num_sequences * (end - start)
+        table.append(_row(model, "attention", f"{start}:{end}", num_rows, model.num_layers, result, ceilings))
+    return table
 
 
 def packed_bytes(packed: Any) -> int:
@@ -128,20 +168,13 @@ def packed_bytes(packed: Any) -> int:
     return sum(packed_bytes(getattr(packed, part.name)) for part in parts)
 
 
-def default_megabytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Half as much again as the largest cache, of which others may use a part; 256 at most, and where none is
-    known."""
-    sizes = [path.read_text().strip() for path in caches.glob("index*/size")]
-    kilobytes = max((int(size.removesuffix("K")) for size in sizes if size.endswith("K")), default=0)
-    return min(256, kilobytes * 3 // 2048 or 256)
-
-
-def _random_weight(width: int, height: int, kind: str) -> torch.Tensor | QuantTensor:
-    if kind == "dense":
-        return torch.randn(height, width)
+def _random_weight(shape: LinearShape) -> torch.Tensor | QuantTensor:
+    if shape.kind == "dense":
+        return torch.randn(shape.height, shape.width)
+    values, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[shape.kind]]
     # Bytes below 0x3c keep the scales small and finite.
-    data = torch.randint(0, 0x3C, (height, width // 32 * BLOCK_BYTES[kind]), dtype=torch.uint8)
-    return QuantTensor(data, kind, (height, width))
+    data = torch.randint(0, 0x3C, (shape.height, shape.width // values * size), dtype=torch.uint8)
+    return QuantTensor(data, shape.kind, (shape.height, shape.width))
 
 
 def _make_batch(num_sequences: int, start: int, end: int) -> tuple[AttentionBatch, int]:
@@ -161,10 +194,18 @@ def _make_batch(num_sequences: int, start: int, end: int) -> tuple[AttentionBatc
 
 
 def _row(
-    kernel: str, shape: str, rows: int, seconds: float, *, num_bytes: float, num_operations: float
-) -> dict[str, Any]:
-    rates = (num_bytes / seconds / 1e9, num_operations / seconds / 1e9)
-    return dict(zip(_COLUMNS, (kernel, shape, rows, seconds * 1e6, *rates), strict=True))
+    model: ModelShapes, kernel: str, shape: str, rows: int, count: int,
+    result: tuple[float, float, float], ceilings: Ceilings | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A row of the table. Without ceilings the result is the ceilings themselves, for a second."""
+    seconds, num_bytes, num_operations = result
+    share = ceilings.share(seconds, num_bytes, num_operations) if ceilings else 1.0
+    per_second = 1e9 * (seconds if ceilings else 1.0)
+    values = (
+        model.name, kernel, shape, rows, round(seconds * 1e6, 1), round(seconds * 1e6 * count),
+        round(num_bytes / per_second, 1), round(num_operations / per_second, 1), round(share, 2),
+    )  # fmt: skip
+    return dict(zip(_COLUMNS, values, strict=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,37 +214,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = torch.device("cpu")
     dtype = preferred_dtype(device) if options.dtype == "auto" else getattr(torch, options.dtype)
     ops = select_ops(device, is_reference=options.kernels == "reference", num_threads=options.threads)
-    seconds, megabytes = options.seconds, options.megabytes
-    table = measure_ceilings(dtype, seconds, megabytes)
-    for width, height in LINEAR_SHAPES:
-        for kind in ("Q8_0" if height > 10_000 else "Q4_1", "dense"):
-            table += measure_linear(
-                ops, width, height, kind, options.rows, dtype, seconds=seconds, megabytes=megabytes
-            )
-    for num_sequences, start, end in ATTENTION_SPANS:
-        table.append(
-            measure_attention(ops, num_sequences, start, end, dtype, seconds=seconds, megabytes=megabytes)
-        )
+    table: list[dict[str, Any]] = []
+    for name in options.models:
+        spans = () if options.no_attention else (*DECODE_SPANS, *PREFILL_SPANS)
+        table += measure_model(ops, MODELS[name], options.rows, spans, dtype, seconds=options.seconds)
     print(f"{ops.name}, {options.threads} threads, {str(dtype).removeprefix('torch.')}")
     print_table(table, _COLUMNS)
     if options.json:
         write_json(options.json, table)
+    if options.csv:
+        write_csv(options.csv, table)
     return 0
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Speed of each CPU kernel beside the machine's ceilings.")
     parser.add_argument(
-        "--rows", type=int, nargs="+", default=[1, 8, 32, 128, 512], help="rows of a linear layer"
+        "--models", nargs="+", choices=list(MODELS), default=["smollm2-135m-q4_1"], help="whose shapes"
     )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 512], help="rows of a linear layer")
+    parser.add_argument("--no-attention", action="store_true", help="linear layers only")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--kernels", choices=["auto", "reference"], default="auto")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    parser.add_argument(
-        "--megabytes", type=int, default=default_megabytes(), help="of weights or cache to go round"
-    )
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--csv", type=Path, help="and here")
     return parser.parse_args(argv)
 
 
