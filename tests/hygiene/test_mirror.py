@@ -16,6 +16,9 @@ TEST_FOLDERS = {
 
 UNTESTED_ALONE = {
     "bench/gpu_peer.py": "tests/bench/test_gpu_check.py",
+    "kernels/triolet_kernels/gpu/attention_tile.py": "tests/kernels/gpu/test_attention.py",
+    "kernels/triolet_kernels/gpu/decode_attention.py": "tests/kernels/gpu/test_attention.py",
+    "kernels/triolet_kernels/gpu/prefill_attention.py": "tests/kernels/gpu/test_attention.py",
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
     "kernels/triolet_kernels/gpu/__init__.py": "tests/kernels/test_ops.py",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from triolet_kernels.gpu.activation import ActivationKernels
 from triolet_kernels.gpu.adjusting import AdjustingKernels
+from triolet_kernels.gpu.attention import AttentionKernels
 from triolet_kernels.gpu.device_draws import (
     DeviceAdjustments,
     DeviceDraws,
@@ -25,9 +26,10 @@ from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear import LinearKernels, PackedLinear
 from triolet_kernels.gpu.logprobs import LogprobKernels
 from triolet_kernels.gpu.norm import NormKernels
+from triolet_kernels.gpu.rotary import RotaryKernels
 from triolet_kernels.gpu.rows import RowKernels
 from triolet_kernels.gpu.scaled_linear import PackedScaled, ScaledLinearKernels, Scheme
-from triolet_kernels.ops import DrawnTokens, DrawSettings
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
@@ -44,9 +46,12 @@ class GpuOps(ReferenceOps):
     uses_torch_threads = False
 
     def __init__(self, device: GpuDevice, *, is_batch_invariant: bool = False) -> None:
-        """``is_batch_invariant``: what linear layers make of a row is the same whatever is beside it."""
+        """``is_batch_invariant``: what linear layers and attention make of a token is the same whatever is
+        computed beside it, other tokens of its sequence included."""
         self.name = f"gpu-{device.configurations.architecture}"
         self._rows = RowKernels(device)
+        self._attention = AttentionKernels(device, is_batch_invariant=is_batch_invariant)
+        self._rotary = RotaryKernels(device)
         self._norm = NormKernels(device)
         self._activation = ActivationKernels(device)
         self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
@@ -93,6 +98,45 @@ class GpuOps(ReferenceOps):
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm.add_rms_norm(x, residual, weight, eps)
+
+    def rotary_and_cache(
+        self,
+        qkv: Tensor,
+        batch: AttentionBatch,
+        cos_sin: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        *,
+        num_heads: int,
+        q_norm: Tensor | None = None,
+        k_norm: Tensor | None = None,
+        eps: float = 1e-6,
+    ) -> Tensor:
+        return self._rotary.rotary_and_cache(
+            qkv,
+            batch,
+            cos_sin,
+            key_cache,
+            value_cache,
+            num_heads=num_heads,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=eps,
+        )
+
+    def paged_attention(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        return self._attention.paged_attention(
+            query, key_cache, value_cache, batch, scale=scale, window=window
+        )
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return self._activation.silu_mul(gate_up)

@@ -16,7 +16,7 @@ from triolet_kernels.reference import norm as reference
 
 __all__ = ["MAX_SIZE", "NormKernels"]
 
-MAX_SIZE = 65536
+MAX_SIZE = 16384
 """Longer rows do not fit into the registers of one program."""
 
 

@@ -21,7 +21,9 @@ def paged_attention(
     *,
     scale: float,
     window: int | None,
+    soft_cap: float | None = None,
 ) -> Tensor:
+    """As in ``ops``; scores x become ``soft_cap * tanh(x / soft_cap)`` if one is given (Gemma 2)."""
     output = torch.empty_like(query)
     starts = batch.query_starts.tolist()
     lengths = batch.sequence_lengths.tolist()
@@ -32,7 +34,7 @@ def paged_attention(
         keys = _gather(key_cache, table, first, length)
         values = _gather(value_cache, table, first, length)
         mask = _visible(batch.positions[tokens], first, length, window)
-        output[tokens] = _attend(query[tokens].float(), keys, values, mask, scale).to(query.dtype)
+        output[tokens] = _attend(query[tokens].float(), keys, values, mask, scale, soft_cap).to(query.dtype)
     return output.flatten(1)
 
 
@@ -56,11 +58,15 @@ def _visible(positions: Tensor, first: int, length: int, window: int | None) -> 
     return mask if window is None else mask & (distance < window)
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, soft_cap: float | None
+) -> Tensor:
     """``query`` (tokens, H, D), ``keys``/``values`` (entries, G, D) → (tokens, H, D)."""
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = keys.shape[1]
     grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
     scores = torch.einsum("tgrd,kgd->grtk", grouped, keys) * scale
+    if soft_cap is not None:
+        scores = torch.tanh(scores / soft_cap) * soft_cap
     probabilities = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
     return torch.einsum("grtk,kgd->tgrd", probabilities, values).reshape(query.shape)
