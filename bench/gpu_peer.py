@@ -40,7 +40,10 @@ def transformers_decode(
         model = getattr(transformers, f"{family}ForCausalLM")(settings).to(dtype).eval()
     with torch.inference_mode():
         tokens = torch.ones(batch, context, dtype=torch.int64, device=device)
-        output = model(tokens, use_cache=True, logits_to_keep=1)
+        try:
+            output = model(tokens, use_cache=True, logits_to_keep=1)
+        except TypeError:  # versions before it had that name
+            output = model(tokens, use_cache=True)
         taken = []
         for _ in range(num_steps):
             started = time.perf_counter()

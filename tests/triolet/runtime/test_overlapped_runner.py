@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tests.triolet.runtime.fake_constraints import FakeConstraints
 from tests.triolet.runtime.fake_device import FakeDevice
-from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, alone, overlapped_core, toy_parts
+from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, ToyModel, alone, overlapped_core, toy_parts
+from torch import Tensor
 
 from triolet.core.engine_core import EngineCore
 from triolet.core.runner import OverlappedRunner
 from triolet.plan import StepPlan, StepResult
 from triolet.request import FinishReason, LogitsAdjustments, Request, TokenOutput
+from triolet.runtime.kv_cache import KVCacheTensors
+from triolet_kernels.ops import AttentionBatch
 
 
 def request(request_id: int, prompt: tuple[int, ...] = (), max_tokens: int = 9, **params: Any) -> Request:
@@ -98,6 +102,18 @@ def test_guesses_are_kept_as_far_as_they_are_right() -> None:
     assert said(run(overlapped_core(FakeDevice(), args), item)[1]) == said(alone(item))
 
 
+def test_a_grammar_is_followed_from_token_to_token() -> None:
+    held = request(1, max_tokens=4, adjustments=LogitsAdjustments(grammar="3|4 5|6 7 8|9"))
+    core = overlapped_core(FakeDevice(), constraints=FakeConstraints())
+    outputs = run(core, held, request(2))
+    assert [
+        allowed
+        for allowed, token in zip(("34", "56", "7", "89"), said(outputs[1])[0], strict=True)
+        if str(token) not in allowed
+    ] == []
+    assert said(outputs[2]) == said(alone(request(2)))
+
+
 # --- time ------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +148,53 @@ def test_a_first_launch_waits_for_nothing() -> None:
         launch_next(core)
         launch_next(core)
     assert device.now == 0.0
+
+
+class Quiet(ToyModel):
+    """Sees every token alone, and asks torch for no value."""
+
+    def forward(
+        self, token_ids: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
+    ) -> Tensor:
+        return token_ids.float().index_select(0, rows)[:, None]
+
+
+WAITING = ("item", "tolist", "cpu", "nonzero", "__float__", "__int__", "__bool__", "__index__")
+"""Methods of a tensor that wait for a device; ``numpy`` raises there."""
+
+
+class Asking(Quiet):
+    def logits(self, hidden: Tensor) -> Tensor:
+        return super().logits(hidden + float(hidden.sum()) * 0)
+
+
+@pytest.mark.parametrize("model", [Quiet(), Asking()], ids=["quiet", "asking"])
+def test_torch_is_asked_for_no_value_in_a_launch(model: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host would wait for on a device, though not on the fake one."""
+    args = replace(TOY_ARGS, max_num_seqs=8, max_num_batched_tokens=64)
+    core = overlapped_core(FakeDevice(), args, replace(toy_parts(), model=model))
+    core.add(*(make(number) for number, make in enumerate(REQUESTS.values()) if number != 4))
+    first, second = core.schedule(), core.schedule()
+    assert first is not None
+    assert second is not None
+    asked: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        method = getattr(Tensor, name)
+
+        def ask(*arguments: Any, **options: Any) -> Any:
+            asked.append(name)
+            return method(*arguments, **options)
+
+        return ask
+
+    with monkeypatch.context() as patches:
+        for name in WAITING:
+            patches.setattr(Tensor, name, noting(name))
+        takes = [core.launch(first), core.launch(second)]
+    assert bool(asked) == isinstance(model, Asking)
+    for take in takes:
+        take()
 
 
 def test_only_logprobs_of_prompts_wait_within_a_launch() -> None:

@@ -15,6 +15,7 @@ from triolet.args import EngineArgs
 from triolet.core.engine_core import EngineCore, build_core
 from triolet.plan import LayerGroup
 from triolet.request import Request, TokenOutput
+from triolet.runtime.constraints import Constraints
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.loading import LoadedModel, Model
 from triolet.runtime.overlapped_runner import OverlappedRunner
@@ -89,9 +90,12 @@ def toy_parts(num_blocks: int = 24, windows: Sequence[int | None] = (None,)) -> 
 
 
 def overlapped_core(
-    device: FakeDevice, args: EngineArgs = TOY_ARGS, parts: LoadedModel[Model] | None = None
+    device: FakeDevice,
+    args: EngineArgs = TOY_ARGS,
+    parts: LoadedModel[Model] | None = None,
+    constraints: Constraints | None = None,
 ) -> EngineCore:
-    return build_core(OverlappedRunner(parts or toy_parts(), args, device), args)
+    return build_core(OverlappedRunner(parts or toy_parts(), args, device, constraints), args)
 
 
 def alone(request: Request, windows: Sequence[int | None] = (None,), **changes: Any) -> list[TokenOutput]:
