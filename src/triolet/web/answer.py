@@ -25,6 +25,10 @@ from triolet.web.sse import StreamShape, event_stream_response
 __all__ = ["AnswerHead", "AnswerShape", "answer", "check_model", "finish_response", "json_response"]
 
 
+LONGEST_NAME = 200
+"""How much of what is asked for is told again."""
+
+
 class AnswerShape(StreamShape, Protocol):
     """How one kind of answer is written, streamed and not."""
 
@@ -60,7 +64,8 @@ def check_model(engine: ServingEngine, model: str | None) -> str:
         return engine.model_names[0]
     if model not in engine.model_names:
         served = ", ".join(repr(name) for name in engine.model_names)
-        raise ModelNotFoundError(f"The model {model!r} does not exist; served here: {served}.", param="model")
+        asked = repr(model) if len(model) <= LONGEST_NAME else f"{model[:LONGEST_NAME]!r}…"
+        raise ModelNotFoundError(f"The model {asked} does not exist; served here: {served}.", param="model")
     return model
 
 

@@ -107,6 +107,10 @@ _INSTEAD: Mapping[str, str] = {
 """What took the place of fields that others have given up."""
 
 
+LONGEST_SHOWN = 200
+"""How much of a name that means nothing here is told again."""
+
+
 def is_neutral(value: Any, neutral_values: Iterable[Any]) -> bool:
     """Whether a value asks for nothing: null, or one of the neutral values (where true is not 1)."""
     return value is None or any(
@@ -124,7 +128,7 @@ def check_other_fields(
         if name not in neutral and value is not None:
             close = get_close_matches(name, {*known, *neutral}, n=1, cutoff=0.8)
             remedy = f"did you mean {close[0]}?" if close else "remove it"
-            shown = name or '""'
+            shown = name[:LONGEST_SHOWN] or '""'
             raise InvalidRequestError(f"{shown}: unknown field; {remedy}", param=shown)
         if not is_neutral(value, neutral.get(name, ())):
             remedy = _INSTEAD.get(name, "remove it")

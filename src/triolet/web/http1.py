@@ -135,6 +135,14 @@ class _Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         """Leaves offers of another protocol alone, as any server may."""
 
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Leaves that of a WebSocket alone, too."""
+        headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
+        plain = h11.Request(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
+        await super()._create_stream(plain)
+
     async def _send_error_response(self, status_code: int) -> None:
         """What is not taken as a request is answered in the shape of any other error."""
         is_crowded = status_code == HTTPStatus.SERVICE_UNAVAILABLE

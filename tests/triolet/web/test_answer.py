@@ -100,6 +100,9 @@ def test_any_served_name_is_the_model_and_none_means_the_first() -> None:
     with pytest.raises(ModelNotFoundError, match="'fake/model', 'alias'") as caught:
         check_model(engine, "other")
     assert caught.value.param == "model"
+    with pytest.raises(ModelNotFoundError) as caught:
+        check_model(engine, "x" * 10**6)
+    assert len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 200), ("/nowhere", 404)])

@@ -48,6 +48,12 @@ def test_an_unknown_field_is_refused_unless_null() -> None:
         check_other_fields({"new": raw(0)}, (), {})
 
 
+def test_a_very_long_name_is_not_told_again() -> None:
+    with pytest.raises(InvalidRequestError, match="unknown field") as caught:
+        check_other_fields({"x" * 10**6: raw(0)}, (), {})
+    assert len(caught.value.message) < 300
+
+
 def test_a_field_without_a_name_is_named_all_the_same() -> None:
     with pytest.raises(InvalidRequestError, match=r'^"": unknown field') as caught:
         check_other_fields({"": raw(0)}, (), {})
