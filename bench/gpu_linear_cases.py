@@ -63,14 +63,14 @@ def _quantized_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], obje
         return kernels.linear(_empty(num_rows, WIDTH, dtype=dtype), PackedLinear(_codes(kind), None))
 
     for kind in CODES:
-        for num_rows in (1, 16, 64, 512):
+        for num_rows in (1, 16, 64, 256):
             yield f"{num_rows} rows times {kind}", lambda k=kind, n=num_rows: start(k, n, torch.bfloat16)  # type: ignore[misc]
         table = PackedEmbedding(_codes(kind), torch.bfloat16)
         yield (
             f"embedding {kind}",
             lambda t=table: embedding.embedding(_empty(8, dtype=torch.int64), t),  # type: ignore[misc]
         )
-    yield "512 float16 rows times Q4_0", lambda: start("Q4_0", 512, torch.float16)
+    yield "256 float16 rows times Q4_0", lambda: start("Q4_0", 256, torch.float16)
 
 
 def _dense_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:

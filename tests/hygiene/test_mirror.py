@@ -22,6 +22,7 @@ UNTESTED_ALONE = {
     "kernels/triolet_kernels/cpu/__init__.py": "tests/kernels/test_ops.py",
     "kernels/triolet_kernels/cpu/packed_weight.py": "tests/kernels/cpu/test_linear.py",
     "kernels/triolet_kernels/gpu/__init__.py": "tests/kernels/test_ops.py",
+    "kernels/triolet_kernels/gpu/code_rows.py": "tests/kernels/gpu/test_embedding.py",
     "kernels/triolet_kernels/gpu/drawing_kernels.py": "tests/kernels/gpu/test_drawing.py",
     "kernels/triolet_kernels/gpu/linear_kernels.py": "tests/kernels/gpu/test_linear.py",
     "kernels/triolet_kernels/gpu/logit_order.py": "tests/kernels/gpu/test_drawing.py",

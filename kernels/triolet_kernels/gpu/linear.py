@@ -1,9 +1,11 @@
-"""Linear layers and embedding tables on a GPU.
+"""Linear layers on a GPU.
 
 Dense weights are multiplied by torch, that is cuBLAS or its like: nothing is faster. Its results for a row
 depend on how many rows there are, as do those of the tiles that suit few rows or many; where that must not
 be, everything goes through one kernel with one tile and one order of the sum. Quantised weights of the common
-formats stay quantised; the others are dequantised. Must not know what the weights belong to.
+formats stay quantised; the others are dequantised. For many rows they are widened each time, and torch
+multiplies: that is little beside the product, where each tile of rows would widen them again. Must not know
+what the weights belong to.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from triolet_kernels.gpu.code_rows import CodeRows
 from triolet_kernels.gpu.configurations import Configuration
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear_kernels import linear, quantized_row, sum_segments
@@ -25,6 +28,8 @@ __all__ = ["LinearKernels", "PackedLinear"]
 
 MOST_SPLIT_ROWS = 64
 """With more rows there are tiles enough, and sums of segments would be long."""
+MOST_TILED_ROWS = 256
+"""With more rows a weight is widened once for all of them."""
 MIN_SEGMENT_STEPS = 4
 PROGRAMS_PER_MULTIPROCESSOR = 2
 INVARIANT_CLASS = "up to 64 rows"
@@ -46,6 +51,7 @@ class LinearKernels:
         """``is_batch_invariant``: a row's result is the same whatever is beside it, and slower."""
         self._device = device
         self._is_batch_invariant = is_batch_invariant
+        self._codes = CodeRows(device)
 
     def pack_linear(
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
@@ -63,6 +69,9 @@ class LinearKernels:
         if isinstance(weight, Tensor) and not self._is_batch_invariant:
             return functional.linear(x, weight, packed.bias)
         num_rows, num_outputs = x.shape[0], weight.shape[0]
+        if isinstance(weight, PackedCodes) and num_rows > MOST_TILED_ROWS and not self._is_batch_invariant:
+            bias = None if packed.bias is None else packed.bias.to(x.dtype)
+            return functional.linear(x, self._codes.decode(weight, x.dtype), bias)
         output = x.new_empty(num_rows, num_outputs)
         if num_rows == 1 and not self._is_batch_invariant:
             self._multiply_row(x, packed, output)
@@ -126,7 +135,7 @@ class LinearKernels:
     def _shape_class(self, num_rows: int) -> str:
         if self._is_batch_invariant:
             return INVARIANT_CLASS
-        return next((f"up to {most} rows" for most in (16, 64) if num_rows <= most), "many rows")
+        return next(f"up to {most} rows" for most in (16, 64, MOST_TILED_ROWS) if num_rows <= most)
 
     def _segment(self, num_outputs: int, width: int, configuration: Configuration) -> int:
         """Of how many inputs a segment is: few enough to keep the device busy if rows are few.

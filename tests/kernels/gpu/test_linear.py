@@ -49,6 +49,11 @@ def test_dense_weights_and_other_formats_are_multiplied(dtype: torch.dtype) -> N
     assert_like_the_reference(interpreted_ops(), x / 16, random_blocks("Q2_K", 5, 256))
 
 
+def test_for_many_rows_quantised_weights_are_widened_once() -> None:
+    weight = quantize(torch.randn(20, 64) / 8, "Q4_1")
+    assert_like_the_reference(interpreted_ops(), torch.randn(257, 64).bfloat16(), weight, torch.randn(20))
+
+
 def test_no_rows_give_no_rows() -> None:
     ops = interpreted_ops()
     packed = ops.pack_linear(quantize(torch.randn(8, 64), "Q4_1"), None, torch.bfloat16)
