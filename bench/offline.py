@@ -1,8 +1,11 @@
 """Speed of the engine without HTTP: prompt tokens and generated tokens per second for each batch size.
 
     python -m bench.offline --batch 1 8 32 --json out.json
+    python -m bench.offline --sweep --plot out.svg
 
-Drives :class:`triolet.LLMEngine` step by step on this thread, so that nothing but the engine is measured.
+A sweep is of cost against work: batch sizes of 1 to 64 with short prompts, and 1 and 8 sequences after
+prompts of 128 to 7,900 words. Each is plotted, so that a cliff would be seen. It drives
+:class:`triolet.LLMEngine` step by step on this thread, so that nothing but the engine is measured.
 """
 
 from __future__ import annotations
@@ -14,13 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.plot import plot_sweep
 from bench.prompts import make_prompt
 from bench.report import print_table, write_json
 
 if TYPE_CHECKING:
     from triolet import LLMEngine
 
-__all__ = ["main", "run_batch"]
+__all__ = ["main", "run_batch", "sweep_shapes"]
+
+_SHORT_PROMPT = 64
+_SWEEP_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_TOKENS_PER_WORD = 1.02
+_SWEEP_WORDS = (128, 256, 512, 1024, 2048, 4096, 7900)
 
 _COLUMNS = ("batch", "prompt_tokens", "output_tokens", "prefill_tokens_per_s", "decode_tokens_per_s")
 
@@ -50,11 +59,21 @@ def run_batch(
     decoded = output_tokens - at_prefill
     return {
         "batch": batch,
+        "prompt_words": prompt_words,
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "prefill_tokens_per_s": prompt_tokens / (prefilled - started),
         "decode_tokens_per_s": decoded / (finished - prefilled) if decoded else 0.0,
     }
+
+
+def sweep_shapes(max_model_len: int, max_tokens: int) -> list[tuple[int, int]]:
+    """(batch, words of each prompt) of a sweep, as far as the model's context reaches."""
+    by_batch = [(batch, _SHORT_PROMPT) for batch in _SWEEP_BATCHES]
+    by_context = [(batch, words) for batch in (1, 8) for words in _SWEEP_WORDS]
+    return [
+        (batch, words) for batch, words in by_batch + by_context if words * 1.02 + max_tokens < max_model_len
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N")
     parser.add_argument("--kernels", default="auto")
+    parser.add_argument("--sweep", action="store_true", help="many batch sizes and contexts, not --batch")
     parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--plot", type=Path, help="draw the rows of a sweep here")
     options = parser.parse_args(argv)
     args = EngineArgs(
         model=options.model,
@@ -77,16 +98,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         kernels=options.kernels,
         tensor_parallel_size=options.tensor_parallel_size,
     )
-    lengths = {"prompt_words": options.prompt_words, "max_tokens": options.max_tokens}
     with LLMEngine(args) as engine:
         run_batch(engine, batch=2, prompt_words=32, max_tokens=8, prompt_index=0)
+        shapes = [(batch, options.prompt_words) for batch in options.batch]
+        if options.sweep:
+            shapes = sweep_shapes(engine.inputs.max_model_len, options.max_tokens)
         rows = [
-            run_batch(engine, batch=batch, prompt_index=1000 * (number + 1), **lengths)
-            for number, batch in enumerate(options.batch)
+            run_batch(
+                engine,
+                batch=batch,
+                prompt_words=words,
+                max_tokens=options.max_tokens,
+                prompt_index=1000 * (number + 1),
+            )
+            for number, (batch, words) in enumerate(shapes)
         ]
     print_table(rows, _COLUMNS)
     if options.json:
         write_json(options.json, rows, command=sys.argv)
+    if options.plot:
+        plot_sweep(rows, options.plot)
     return 0
 
 

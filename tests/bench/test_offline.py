@@ -51,3 +51,17 @@ def test_the_program_writes_its_rows(
     assert offline.main(["--batch", "1", "2", *lengths, "--json", str(path)]) == 0
     assert [row["output_tokens"] for row in json.loads(path.read_text())["rows"]] == [6, 12]
     assert "decode_tokens_per_s" in capsys.readouterr().out
+
+
+def test_a_sweep_goes_as_far_as_the_context(
+    open_engine: OpenEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = offline.sweep_shapes(max_model_len=8192, max_tokens=128)
+    assert (64, 64) in shapes
+    assert (8, 7900) in shapes
+    assert max(words for _, words in offline.sweep_shapes(max_model_len=2048, max_tokens=128)) == 1024
+    monkeypatch.setattr("triolet.llm_engine.LLMEngine", open_engine)
+    monkeypatch.setattr(offline, "sweep_shapes", lambda *_: [(1, 2), (2, 2), (1, 8)])
+    path = tmp_path / "sweep.svg"
+    assert offline.main(["--sweep", "--max-tokens", "4", "--plot", str(path)]) == 0
+    assert path.stat().st_size > 0
