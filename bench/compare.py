@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     with tempfile.TemporaryDirectory() as folder:
         rows = run_rounds(servers, settings, Path(folder), machine_ceilings)
-        one = {"num_threads": 1, "num_slots": 1}
+        one: dict[str, Any] = {"num_threads": 1, "num_slots": 1}
         alone = replace(settings, concurrencies=(1,), num_long_prompts=1, contexts=(), has_neighbour=False)
         rows += run_rounds(
             [lambda: replace(triolet_server(str(options.model), **one), name=_ONE_THREAD)],
