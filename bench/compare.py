@@ -40,6 +40,7 @@ _COLUMNS = (
 )  # fmt: skip
 _NUM_PROMPT_INDICES = 10_000
 _MIN_REQUESTS = 4
+_CEILING_BYTES = 256 << 20
 _FIGURES = {"prompt": "prompt_tokens_per_s", "context": "decode_tokens_per_s"}
 _ONE_THREAD = "triolet, 1 thread"
 _ROOM = 600
@@ -112,10 +113,11 @@ def machine_ceilings() -> dict[str, float]:
     from bench.kernels import measure_ceilings
     from triolet_kernels.ops import preferred_dtype
 
-    read, matmul = measure_ceilings(preferred_dtype(torch.device("cpu")), seconds=0.5)
+    dtype = preferred_dtype(torch.device("cpu"))
+    ceilings = measure_ceilings(dtype, seconds=0.5, num_bytes=_CEILING_BYTES)
     return {
-        "read_gb_per_s": round(read["GB/s"], 1),
-        "matmul_gflop_per_s": round(matmul["GFLOP/s"], 1),
+        "read_gb_per_s": round(ceilings.bytes_read / 1e9, 1),
+        "matmul_gflop_per_s": round(ceilings.operations / 1e9, 1),
     }
 
 

@@ -59,7 +59,7 @@ def test_a_sweep_goes_as_far_as_the_context(
     shapes = offline.sweep_shapes(max_model_len=8192, max_tokens=128)
     assert (64, 64) in shapes
     assert (8, 7900) in shapes
-    assert max(words for _, words in offline.sweep_shapes(max_model_len=2048, max_tokens=128)) == 1024
+    assert max(words for _, words in offline.sweep_shapes(max_model_len=2048, max_tokens=128)) == 512
     monkeypatch.setattr("triolet.llm_engine.LLMEngine", open_engine)
     monkeypatch.setattr(offline, "sweep_shapes", lambda *_: [(1, 2), (2, 2), (1, 8)])
     path = tmp_path / "sweep.svg"
