@@ -7,7 +7,7 @@ value. Bytes and operations are those that the task needs, not those that a kern
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +22,15 @@ from triolet_kernels.ops import AttentionBatch, Ops
 from triolet_kernels.quant import BLOCKS, QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
-__all__ = ["Inputs", "attention_batch", "equality", "measure_ceilings", "measure_kernels"]
+__all__ = [
+    "ExpertsCall",
+    "Inputs",
+    "attention_batch",
+    "equality",
+    "experts_call",
+    "measure_ceilings",
+    "measure_kernels",
+]
 
 Ceilings = tuple[float, float]
 """Bytes a second of memory, and operations a second."""
@@ -31,6 +39,8 @@ BLOCK_SIZE = 32
 ERROR_LIMIT = 2.0**-6
 """Of the largest value: results are rounded to bfloat16, 2⁻⁹, and so is what passes between kernels."""
 
+ROUGH_LIMIT = 0.15
+"""Where weights and inputs are rounded to 8 bits, of which fp8 has 4 digits, and the reference is not."""
 
 QUANT_KINDS = ("Q4_0", "Q8_0", "Q4_K")
 
@@ -87,12 +97,13 @@ def equality(figures: Figures, ops: Ops, device: torch.device, dtype: torch.dtyp
     for case, run in _cases(Inputs(device, dtype), is_tiny):
         try:
             error = _largest_error(run(ops), run(ReferenceOps()))
+            limit = ROUGH_LIMIT if "8 bits" in case else ERROR_LIMIT
         except Exception as exc:
             figures.add(
                 "equality", case, f"failed: {type(exc).__name__}: {str(exc)[:200]}", share=0.0, goal=1.0
             )
             continue
-        figures.add("equality", case, error, "of max", share=float(error <= ERROR_LIMIT), goal=1.0)
+        figures.add("equality", case, error, "of max", share=float(error <= limit), goal=1.0)
 
 
 def _largest_error(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
@@ -127,7 +138,49 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
             blocks = inputs.quantised(96 if is_tiny else 4096, 256 if is_tiny else hidden, kind)
             rows_of_x = inputs(5, blocks.shape[1])
             yield f"linear, {kind}", partial(_linear, rows_of_x, blocks, inputs.dtype)
+    for scheme in ("int8", "fp8"):
+        yield f"linear, 8 bits, {scheme}", partial(_scaled_linear, x, matrix, scheme, inputs.dtype)
+    yield "expert_linear", partial(_experts, inputs, 4 if is_tiny else 64, is_tiny)
     yield from _attention_cases(inputs, is_tiny)
+
+
+def _scaled_linear(x: Tensor, matrix: Tensor, scheme: str, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
+    """By the kernels in 8 bits where there are any, else as it is."""
+    pack = getattr(ops, "pack_scaled_linear", None)
+    packed = ops.pack_linear(matrix, None, dtype) if pack is None else pack(matrix, None, scheme)
+    return [ops.linear(x, packed)]
+
+
+def _experts(inputs: Inputs, num_tokens: int, is_tiny: bool, ops: Ops) -> list[Tensor]:
+    call = experts_call(Inputs(inputs.device, inputs.dtype), ops, num_tokens, is_tiny=is_tiny)
+    return [call.run()]
+
+
+@dataclass(frozen=True)
+class ExpertsCall:
+    """Rows of a mixture of experts, and what the step needs: bytes of memory and operations."""
+
+    run: Callable[[], Tensor]
+    num_bytes: int
+    num_operations: int
+
+
+def experts_call(inputs: Inputs, ops: Ops, num_tokens: int, *, is_tiny: bool) -> ExpertsCall:
+    """The first layer of the experts of Qwen3 30B A3B: of 128 each token has 8."""
+    num_experts, each, size_in, size_out = (4, 2, 64, 96) if is_tiny else (128, 8, 2048, 1536)
+    order = torch.Generator().manual_seed(5)
+    weight = inputs(num_experts, size_out, size_in) / size_in**0.5
+    chosen = [torch.randperm(num_experts, generator=order)[:each] for _ in range(num_tokens)]
+    counts = torch.cat(chosen).bincount(minlength=num_experts)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int().to(inputs.device)
+    x = inputs(num_tokens * each, size_in)
+    packed = ops.pack_experts(weight, inputs.dtype)
+    num_weights = int((counts > 0).sum()) * size_in * size_out
+    return ExpertsCall(
+        lambda: ops.expert_linear(x, packed, starts),
+        inputs.dtype.itemsize * (num_weights + len(x) * (size_in + size_out)),
+        2 * len(x) * size_in * size_out,
+    )
 
 
 def _linear(x: Tensor, matrix: Tensor | QuantTensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
@@ -225,6 +278,10 @@ def measure_kernels(
         for name, weight in weights.items():
             _measure_linear(figures, ops, inputs, weight, name, ceilings, is_tiny)
         del dense, weights
+    for num_tokens in (2,) if is_tiny else (1, 8, 64, 4096):
+        call = experts_call(inputs, ops, num_tokens, is_tiny=is_tiny)
+        taken = seconds_of(call.run, device)
+        _add(figures, f"experts, {num_tokens} tokens", taken, call.num_bytes, call.num_operations, ceilings)
     _measure_attention(figures, ops, inputs, ceilings, is_tiny)
 
 
