@@ -121,7 +121,7 @@ def _penalize_and_mask(
         tl.store(places, values, mask=is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # compiled once, not for some batches again
 def _note_tokens(token_ids, history_rows, output_counts, num_rows, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_inside = rows < num_rows

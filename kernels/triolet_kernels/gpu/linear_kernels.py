@@ -70,7 +70,7 @@ def tile_product(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # compiled once, not for some batches again
 def linear(
     x, weights, scales, minimums, bias, output, num_rows, N, K, segment,
     BITS: tl.constexpr, GROUP: tl.constexpr, OFFSET: tl.constexpr, IS_SPLIT: tl.constexpr,

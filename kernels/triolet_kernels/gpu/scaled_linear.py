@@ -98,7 +98,7 @@ def _round_rows(x, output, scales, K, LARGEST: tl.constexpr, IS_WHOLE: tl.conste
         tl.store(output + index * K + columns, values.to(output.dtype.element_ty), mask=columns < K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])  # compiled once, not for some batches again
 def _scaled_linear(
     x, row_scales, weights, scales, bias, output, num_rows, N, K,
     IS_WHOLE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
