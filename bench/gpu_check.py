@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,9 @@ def about(device: torch.device) -> dict[str, Any]:
     """What the figures are of."""
     import triton
 
-    facts = {**machine(), "torch": torch.__version__, "triton": triton.__version__, "device": str(device)}
+    facts: dict[str, Any] = {"torch": torch.__version__, "triton": triton.__version__, "device": str(device)}
+    with suppress(OSError):  # a machine without git
+        facts |= machine()
     if device.type != "cpu":
         properties = torch.cuda.get_device_properties(device)
         facts |= {
