@@ -80,8 +80,13 @@ def _dense_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]
         x, packed = _empty(num_rows, WIDTH), PackedLinear(weight, bias)
         yield f"{num_rows} rows, batch-invariant", lambda x=x, p=packed: invariant.linear(x, p)  # type: ignore[misc]
     mixture = PackedExperts(_empty(128, 1536, 2048))
-    starts, factors = _empty(129, dtype=torch.int32), _empty(64, dtype=torch.float32)
-    yield "128 experts", lambda: experts.expert_linear(_empty(64, 2048), mixture, starts, factors)
+    starts = _empty(129, dtype=torch.int32)
+    for num_rows in (64, 8192):
+        x, factors = _empty(num_rows, 2048), _empty(num_rows, dtype=torch.float32)
+        yield (
+            f"128 experts, {num_rows} rows",
+            lambda x=x, f=factors: experts.expert_linear(x, mixture, starts, f),  # type: ignore[misc]
+        )
 
 
 def _scaled_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -56,7 +56,7 @@ class GpuOps(ReferenceOps):
         self._activation = ActivationKernels(device)
         self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
         self._scaled = ScaledLinearKernels(device)
-        self._experts = ExpertKernels(device)
+        self._experts = ExpertKernels(device, is_batch_invariant=is_batch_invariant)
         self._embedding = EmbeddingKernels(device)
         self._drawing = DrawingKernels(device)
         self._adjusting = AdjustingKernels(device)

@@ -1,8 +1,9 @@
 """Linear layers of a mixture of experts on a GPU: one launch for all experts, however many rows each has.
 
 The host does not know how many rows an expert has. So there are as many programs as there could be tiles,
-each finds its expert and its rows by itself, and those that are left over do nothing. A row's result depends
-neither on the rows beside it nor on how many there are. Must not know how rows came to their experts.
+each finds its expert and its rows by itself, and those that are left over do nothing. Where a row's result
+must not depend on how many there are, tiles are always those for few. Must not know how rows came to their
+experts.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ class PackedExperts:
     weight: Tensor
 
 
+MANY_ROWS = 64
+"""With as many rows for each expert, on average, larger tiles are worth while."""
+
+
 class ExpertKernels:
     """The layers on one device."""
 
-    def __init__(self, device: GpuDevice) -> None:
+    def __init__(self, device: GpuDevice, *, is_batch_invariant: bool = False) -> None:
+        """``is_batch_invariant``: a row's result is the same whatever is beside it."""
         self._device = device
+        self._is_batch_invariant = is_batch_invariant
 
     def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
         return PackedExperts(weight.to(self._device.torch_device, dtype).contiguous())
@@ -40,7 +47,10 @@ class ExpertKernels:
         self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
     ) -> Tensor:
         num_rows, (num_experts, num_outputs, width) = x.shape[0], packed.weight.shape
-        configuration = self._device.configurations.only("expert_linear")
+        is_many = num_rows >= MANY_ROWS * num_experts and not self._is_batch_invariant
+        shape_class = "many rows each" if is_many else "few rows each"
+        configuration = self._device.configurations.find("expert_linear", shape_class)
+        assert configuration is not None, "every table has both"
         tile = configuration.constants
         # Each expert's last tile may be part empty: there are no more of these than experts, or rows.
         most_tiles = num_rows // tile["BLOCK_M"] + min(num_experts, num_rows)
