@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import random
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.client import BenchError
 from bench.offer import Answer, Offerer, arrivals
 from bench.online import served_model
 from bench.prompts import make_prompt
@@ -31,8 +33,13 @@ __all__ = ["main", "summary"]
 NUM_LEVELLING = 4
 """Requests of each client in the first and the last part."""
 MEMORY_SECONDS = 0.5
-KV_BLOCKS = 40
-"""For each slot: few, so that all are in use from the beginning and memory tells of other things."""
+LONGEST = 1.5
+"""Times the mean length of an answer."""
+TOKENS_PER_WORD = 4
+SPARE_BLOCKS = 2
+"""For each slot, beside those that its longest request needs: so few that all of them are soon in use, and
+memory tells of other things."""
+BLOCK_SIZE = 16
 _COLUMNS = (
     "part", "offered/s", "accepted", "refused", "others", "latency_p50", "latency_p99", "x_full_p99",
     "ttft_p99", "inter_token_p99", "refusal_p50_ms", "refusal_p99_ms", "refusal_max_ms", "rss_mib",
@@ -81,6 +88,8 @@ async def _measure_with(
 
     await offerer.ask_in_turn(options.slots, options.slots, bodies)  # to warm up
     rows = [await keep_full("full")]
+    if rows[0]["accepted"] < NUM_LEVELLING * options.slots:
+        raise BenchError(f"what the server can do is not known: {rows[0]}")
     rate = options.factor * rows[0]["offered/s"]
     memory: list[float] = []
     watch = asyncio.create_task(_watch_memory(child, memory))
@@ -104,7 +113,7 @@ def _mebibytes(child: RunningServer) -> float:
 def _bodies(model: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Answers are half as long or longer, up to one and a half times, so that they do not end all at once."""
     for index in count():
-        num_tokens = round(options.max_tokens * random.Random(index).uniform(0.5, 1.5))
+        num_tokens = round(options.max_tokens * random.Random(index).uniform(2 - LONGEST, LONGEST))
         yield {
             "model": model, "prompt": make_prompt(index, options.prompt_words), "max_tokens": num_tokens,
             "ignore_eos": True, "temperature": 0,
@@ -128,11 +137,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _server(options: argparse.Namespace) -> Server:
     port = free_port()
+    num_tokens = TOKENS_PER_WORD * options.prompt_words + LONGEST * options.max_tokens
+    blocks = math.ceil(num_tokens / BLOCK_SIZE) + SPARE_BLOCKS
     role = ("bench.scaling", "--serve", "paced", "--") if options.paced else ("server",)
     command = (
         sys.executable, "-m", *role, options.model, "--port", str(port), "--max-num-seqs", str(options.slots),
         "--max-num-queued-requests", str(options.queue), "--log-level", "warning",
-        "--num-kv-blocks", str(KV_BLOCKS * options.slots),
+        "--num-kv-blocks", str(options.slots * blocks), "--block-size", str(BLOCK_SIZE),
+        "--max-model-len", str(blocks * BLOCK_SIZE),
         "--num-threads", str(options.threads), *(("--separate-engine",) if options.paced else ()),
         *options.flags,
     )  # fmt: skip
