@@ -87,12 +87,15 @@ async def fuzz_calls(iterations: int, *, seed: int, backend: str) -> Counter[str
 
 
 async def make(running: Running, call: Call) -> httpx.Response:
-    """The answer to a call, which goes out as it is."""
+    """The answer to a call, which goes out as it is; and a second time, as bodies do."""
     url = running.client.base_url.copy_with(raw_path=call.target)
     request = httpx.Request(
         call.method, url, headers=[(name.encode(), value) for name, value in call.headers], content=call.body
     )
-    return await running.client.send(request)
+    try:
+        return await running.client.send(request)
+    except (httpx.RemoteProtocolError, httpx.ReadTimeout):
+        return await running.client.send(request)
 
 
 def check_call(response: httpx.Response) -> None:
