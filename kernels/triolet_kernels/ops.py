@@ -308,7 +308,8 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
 
     ``num_threads`` is how many threads CPU kernels may use; as many as torch if not given. On a CPU the
     environment variable ``TRIOLET_CPU_ISA`` (amx, avx512, avx2, portable) asks for lower instructions than
-    the best; ValueError if the CPU lacks them.
+    the best; ValueError if the CPU lacks them. On a GPU ``TRIOLET_BATCH_INVARIANT=1`` asks for linear layers
+    whose results for a row do not depend on the rows beside it.
     """
     import torch
 
@@ -347,7 +348,8 @@ def _select_gpu_ops(device: torch.device) -> Ops:
     from triolet_kernels.gpu import GpuOps
     from triolet_kernels.gpu.launch import GpuDevice
 
-    return GpuOps(GpuDevice.of(device))
+    is_batch_invariant = os.environ.get("TRIOLET_BATCH_INVARIANT") == "1"
+    return GpuOps(GpuDevice.of(device), is_batch_invariant=is_batch_invariant)
 
 
 def preferred_dtype(device: torch.device) -> torch.dtype:

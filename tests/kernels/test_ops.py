@@ -73,6 +73,9 @@ def test_a_gpu_runs_triton_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     found = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     assert select_ops(torch.device("cuda")).name == "gpu-sm_90"
+    for value, expected in (("1", True), ("0", False)):
+        monkeypatch.setenv("TRIOLET_BATCH_INVARIANT", value)
+        assert getattr(select_ops(torch.device("cuda")), "is_batch_invariant") is expected  # noqa: B009
 
 
 def test_a_cpu_does_not_import_triton() -> None:

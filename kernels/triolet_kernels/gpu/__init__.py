@@ -49,6 +49,7 @@ class GpuOps(ReferenceOps):
         """``is_batch_invariant``: what linear layers and attention make of a token is the same whatever is
         computed beside it, other tokens of its sequence included."""
         self.name = f"gpu-{device.configurations.architecture}"
+        self.is_batch_invariant = is_batch_invariant
         self._rows = RowKernels(device)
         self._attention = AttentionKernels(device, is_batch_invariant=is_batch_invariant)
         self._rotary = RotaryKernels(device)
