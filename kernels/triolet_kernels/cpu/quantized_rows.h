@@ -101,7 +101,8 @@ TRIOLET_INLINE int round_block(const Vec (&values)[kVectors], float factor, int8
     __m256i all = _mm256_set_m128i(bytes[1], bytes[0]);
     __m256i places = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(int(stride)));
     _mm256_i32scatter_epi32(codes, places, all, 1);
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+    // Of the bytes: what a NaN is rounded to would run over.
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_cvtepi8_epi32(bytes[0]), _mm512_cvtepi8_epi32(bytes[1])));
 #else
     __m256i rounded[kVectors], sum = _mm256_setzero_si256();
     for (int v = 0; v < kVectors; ++v) {
@@ -116,9 +117,9 @@ TRIOLET_INLINE int round_block(const Vec (&values)[kVectors], float factor, int8
     // Packing has put the quads in this order.
     constexpr int kOrder[kBlock / 4] = {0, 4, 1, 5, 2, 6, 3, 7};
     for (int quad = 0; quad < kBlock / 4; ++quad) memcpy(codes + quad * stride, quads + kOrder[quad], 4);
-    int total = 0;
-    for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];
-    return total;
+    uint32_t total = 0;  // what a NaN is rounded to may run over
+    for (int lane = 0; lane < kLanes; ++lane) total += uint32_t(sums[lane]);
+    return int32_t(total);
 #endif
 }
 
