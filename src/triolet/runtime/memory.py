@@ -22,7 +22,7 @@ def available_memory(device: torch.device, gpu_share: float = 1.0) -> int:
     """Bytes that can still be allocated on ``device``; of a GPU's memory, up to ``gpu_share`` of it all."""
     if device.type == "cuda":
         free, total = cuda.memory_of(device)
-        return max(0, free - int((1 - gpu_share) * total))
+        return max(0, free - round((1 - gpu_share) * total))
     return available_system_memory()
 
 
