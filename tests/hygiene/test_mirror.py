@@ -15,6 +15,7 @@ TEST_FOLDERS = {
 }
 
 UNTESTED_ALONE = {
+    "bench/gpu_cases.py": "tests/bench/test_gpu_compile.py",
     "bench/gpu_peer.py": "tests/bench/test_gpu_check.py",
     "kernels/triolet_kernels/gpu/attention_tile.py": "tests/kernels/gpu/test_attention.py",
     "kernels/triolet_kernels/gpu/decode_attention.py": "tests/kernels/gpu/test_attention.py",
