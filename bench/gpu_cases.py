@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from bench.gpu_drawing_cases import drawing_cases
+from bench.gpu_linear_cases import linear_cases
 from triolet_kernels.gpu.activation import ActivationKernels
 from triolet_kernels.gpu.attention import AttentionKernels
 from triolet_kernels.gpu.launch import GpuDevice
@@ -31,6 +33,8 @@ def all_cases(device: GpuDevice) -> Iterator[Case]:
     yield from _row_cases(device)
     yield from _rotary_cases(device)
     yield from _attention_cases(device)
+    yield from linear_cases(device)
+    yield from drawing_cases(device)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

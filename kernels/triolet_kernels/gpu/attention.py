@@ -8,6 +8,7 @@ reference has it.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from triolet_kernels.ops import AttentionBatch
 
 __all__ = ["AttentionKernels"]
+
+logger = logging.getLogger("triolet.kernels")
 
 _MIN_ROWS = 16  # of a matrix product
 _PROGRAMS_PER_MULTIPROCESSOR = 4
@@ -47,6 +50,7 @@ class AttentionKernels:
     def __init__(self, device: GpuDevice, *, is_batch_invariant: bool = False) -> None:
         self._device = device
         self._is_batch_invariant = is_batch_invariant
+        self._missing: set[str] = set()
         # Tensor cores round float32 to tf32; three products of its parts have its digits.
         is_nvidia = device.configurations.architecture.startswith("sm_")
         self._float32_precision = "tf32x3" if is_nvidia else "ieee"
@@ -69,6 +73,7 @@ class AttentionKernels:
         decode = self._device.configurations.find("decode_attention", shape_class)
         prefill = self._device.configurations.find("prefill_attention", shape_class)
         if decode is None or prefill is None:
+            self._tell_once(shape_class)
             return reference.paged_attention(
                 query, key_cache, value_cache, batch, scale=scale, window=window, soft_cap=soft_cap
             )
@@ -96,6 +101,11 @@ class AttentionKernels:
         if batch.max_query_length > short:
             self._prefill(prefill, tensors, batch, arguments, constants)
         return output.flatten(1)
+
+    def _tell_once(self, shape_class: str) -> None:
+        if shape_class not in self._missing:
+            self._missing.add(shape_class)
+            logger.warning("no attention kernel for %s: torch computes it, slowly", shape_class)
 
     def _decode(
         self,

@@ -49,12 +49,19 @@ def test_caches_of_8_bits(spans: Spans, cache_dtype: torch.dtype) -> None:
         Shape(num_heads=20, num_kv_heads=1, head_dim=24, block_size=8),
         Shape(num_heads=2, num_kv_heads=1, head_dim=256, block_size=128),
         Shape(num_heads=4, num_kv_heads=2, head_dim=6, block_size=8),
-        Shape(num_heads=2, num_kv_heads=1, head_dim=520, block_size=16),  # the table has none: the reference
     ],
     ids=lambda shape: f"{shape.num_heads}x{shape.head_dim}",
 )
 def test_awkward_shapes(shape: Shape) -> None:
     check(paged(shape, [(0, 9), (139, 140)]))
+
+
+def test_what_the_table_lacks_is_the_references_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    kernels = AttentionKernels(interpreted_device())
+    problem = paged(Shape(num_heads=2, num_kv_heads=1, head_dim=520, block_size=16), [(0, 9)])
+    for _ in range(2):
+        check(problem, kernels)
+    assert caplog.messages == ["no attention kernel for head 1024, 32 bits: torch computes it, slowly"]
 
 
 @pytest.mark.parametrize("window", [1, 33, 128])
