@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import anyio
+
 from triolet.cluster.control_state import ControlState, Order
 from triolet.cluster.detached import DetachedCalls
 from triolet.cluster.rank_calls import gather_answers
@@ -35,6 +37,7 @@ class ControlOwner:
         self.order = Order()
         self._front_ends = front_ends
         self._calls = DetachedCalls()
+        self._waking = anyio.Lock(fast_acquire=True)
 
     async def run(self) -> None:
         """Do what is asked for until cancelled."""
@@ -43,18 +46,24 @@ class ControlOwner:
     async def ask(self, method: str, *arguments: Any) -> Any:
         """Do what the method of :class:`~triolet.cluster.client.EngineClient` says, with all its arguments.
 
-        Raises what that raises. Returns once all engines that can be reached have done it.
+        Raises what that raises. Returns once all engines that can be reached have done it. What is asked for
+        while engines are woken is decided afterwards, in this order.
 
         Cancellation: it is done all the same.
         """
+        return await self._calls.begin(partial(self._decide, method, *arguments)).outcome()
+
+    async def _decide(self, method: str, *arguments: Any) -> Any:
         decide: dict[str, Callable[..., Awaitable[Any]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "sleep": self._sleep,
-            "wake_up": self._wake_up,
             "reset_prefix_cache": self._reset_prefix_cache,
         }
-        return await self._calls.begin(partial(decide[method], *arguments)).outcome()
+        async with self._waking:  # engines that are being woken still sleep, and may have to sleep on
+            if method == "wake_up":
+                return await self._wake_up(*arguments)
+        return await decide[method](*arguments)
 
     async def _pause(self, mode: PauseMode, clear_cache: bool) -> None:
         check_mode(mode)
@@ -76,9 +85,7 @@ class ControlOwner:
         try:
             await self._publish(awake, None, "wake_up", tags)
         except TrioletError:
-            woken = asleep.parts_asleep - awake.parts_asleep
-            if not woken <= self.order.state.parts_asleep:
-                await self._sleep_on(self.order.state.asleep_again(asleep))
+            await self._sleep_on(awake.asleep_again(asleep))
             raise
 
     async def _sleep_on(self, state: ControlState) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from triolet.cluster.control_owner import ControlOwner
 from triolet.cluster.control_state import Order
@@ -118,42 +119,57 @@ async def test_where_one_cannot_be_woken_all_sleep_on() -> None:
         assert len(one.told) == 4
 
 
+async def test_what_is_asked_for_while_they_are_woken_is_decided_afterwards_in_this_order() -> None:
+    """An engine that is still being woken would refuse to go on, and would pause afterwards."""
+    async with owned() as (owner, one, _):
+        await owner.ask("sleep", 1, "keep")
+        async with anyio.create_task_group() as tasks:
+            waking = await begin_to_wake(owner, one, tasks)
+            for call in [("pause", "wait", True), ("resume",)]:
+                tasks.start_soon(outcome, owner, *call)
+                await anyio.wait_all_tasks_blocked()
+            assert [order.method for order in one.told] == ["sleep", "wake_up"]
+            waking.set()
+        assert [order.method for order in one.told] == ["sleep", "wake_up", "pause", "resume"]
+        assert not owner.order.state.is_paused
+
+
 @pytest.mark.parametrize(
-    "overtaking", [("resume",), ("pause", "keep", False), ("wake_up", ["kv_cache"]), ("sleep", 0, "keep")]
+    ("call", "told"),
+    [
+        (("resume",), []),
+        (("pause", "keep", False), ["pause"]),
+        (("wake_up", ["kv_cache"]), ["wake_up"]),
+        (("sleep", 0, "keep"), ["sleep"]),
+    ],
 )
 async def test_where_one_cannot_be_woken_all_sleep_on_whatever_was_asked_meanwhile(
-    overtaking: tuple[Any, ...],
+    call: tuple[Any, ...], told: list[str]
 ) -> None:
     async with owned() as (owner, one, _):
         await owner.ask("sleep", 1, "keep")
-        asleep = owner.order.state.asleep
-        await fail_to_wake(owner, one, ["weights"] if overtaking[0] == "wake_up" else None, overtaking)
-        assert (owner.order.state.asleep, owner.order.method) == (asleep, None)
+        one.failures = {"wake_up": ModelLoadError("gone")}
+        async with anyio.create_task_group() as tasks:
+            waking = await begin_to_wake(owner, one, tasks)
+            tasks.start_soon(outcome, owner, *call)
+            await anyio.wait_all_tasks_blocked()
+            waking.set()
+        assert [order.method for order in one.told] == ["sleep", "wake_up", None, *told]
+        assert "weights" in owner.order.state.asleep
 
 
-async def test_those_that_were_put_to_sleep_again_meanwhile_are_not_told_to() -> None:
-    async with owned() as (owner, one, _):
-        await owner.ask("sleep", 1, "keep")
-        await fail_to_wake(owner, one, None, ("sleep", 2, "keep"))
-        assert (owner.order.state.level, owner.order.method) == (2, "sleep")
-
-
-async def fail_to_wake(
-    owner: ControlOwner, front_end: FrontEnd, parts: list[str] | None, overtaking: tuple[Any, ...]
-) -> None:
-    """Ask for it, and for something else before it has failed; return once it has."""
-
-    async def wake() -> None:
-        with pytest.raises(ModelLoadError, match="gone"):
-            await owner.ask("wake_up", parts)
-
-    front_end.failures = {"wake_up": ModelLoadError("gone")}
+async def begin_to_wake(owner: ControlOwner, front_end: FrontEnd, tasks: TaskGroup) -> anyio.Event:
+    """Ask for it; → what it waits for."""
     front_end.waking = waking = anyio.Event()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wake)
-        await anyio.wait_all_tasks_blocked()
-        await owner.ask(*overtaking)
-        waking.set()
+    tasks.start_soon(outcome, owner, "wake_up", None)
+    await anyio.wait_all_tasks_blocked()
+    return waking
+
+
+async def outcome(owner: ControlOwner, *call: Any) -> None:
+    """Ask for what may fail."""
+    with suppress(ModelLoadError, ConflictError):
+        await owner.ask(*call)
 
 
 async def test_those_that_are_gone_are_not_waited_for() -> None:
