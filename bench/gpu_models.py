@@ -110,7 +110,10 @@ class HostDevice:
     def fetch(self, tensors: Sequence[Tensor]) -> _Fetched:
         return _Fetched([tensor.clone() for tensor in tensors])
 
-    def capture(self, function: Callable[[], Tensor]) -> Graph:
+    def graph_pool(self) -> object:
+        return None
+
+    def capture(self, function: Callable[[], Tensor], pool: object) -> Graph:
         raise CaptureError("a CPU has no graphs")
 
     def synchronize(self) -> None: ...

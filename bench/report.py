@@ -69,9 +69,11 @@ def _first_field(path: str, name: str) -> str | None:
 
 def _commit() -> str | None:
     folder = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:  # a machine without git
+        return None
     return done.stdout.strip() or None
 
 

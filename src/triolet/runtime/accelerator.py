@@ -64,9 +64,13 @@ class Device(Protocol):
         """
         ...
 
-    def capture(self, function: Callable[[], Tensor]) -> Graph:
-        """Note what ``function`` does, without doing it. Graphs share memory: an output is good until another
-        graph is replayed. Raises :class:`CaptureError`."""
+    def graph_pool(self) -> object:
+        """Memory for graphs to share. Once it had graphs and has none left, it is of no more use."""
+        ...
+
+    def capture(self, function: Callable[[], Tensor], pool: object) -> Graph:
+        """Note what ``function`` does, which may be done, too. An output is good until another graph of its
+        ``pool`` is replayed. Raises :class:`CaptureError`."""
         ...
 
     def synchronize(self) -> None:

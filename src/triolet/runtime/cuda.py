@@ -6,7 +6,8 @@ module starts nothing: a driver is looked for when somebody asks. It knows nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -54,6 +55,17 @@ def release_cached_memory() -> None:
         torch.cuda.empty_cache()
 
 
+@contextmanager
+def _waits_raise() -> Iterator[None]:
+    """Where the host would wait for a value, which a capture cannot, RuntimeError is raised."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
 class _CudaFetch:
     def __init__(self, event: torch.cuda.Event, values: list[Tensor]) -> None:
         self._event = event
@@ -81,7 +93,6 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self.torch_device)
         self._leaving = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
-        self._pool: Any = None
 
     def pinned(self, num_bytes: int) -> Tensor:
         # Torch keeps pinned memory for later, and gives none out again that is still being copied.
@@ -102,12 +113,20 @@ class CudaDevice:
             event.record(self._leaving)
         return _CudaFetch(event, values)
 
-    def capture(self, function: Callable[[], Tensor]) -> _CudaGraph:
+    def graph_pool(self) -> object:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, function: Callable[[], Tensor], pool: Any) -> _CudaGraph:
         graph = torch.cuda.CUDAGraph()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        # A capture that fails ends on the stream that it was made on, and torch may go on believing in it.
+        current = torch.cuda.current_stream(self.torch_device)
         try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with _waits_raise():
+                function()
+            with (
+                torch.cuda.stream(current),
+                torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+            ):
                 output = function()
         except RuntimeError as error:
             raise CaptureError(str(error)) from error
@@ -121,6 +140,10 @@ class CudaDevice:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated(self.torch_device)
         torch.cuda.reset_peak_memory_stats(self.torch_device)
-        function()
-        self.synchronize()
-        return max(0, torch.cuda.max_memory_allocated(self.torch_device) - before)
+        try:
+            function()
+            self.synchronize()
+            return max(0, torch.cuda.max_memory_allocated(self.torch_device) - before)
+        finally:
+            # What torch would keep is counted as taken when one asks how much is left.
+            torch.cuda.empty_cache()

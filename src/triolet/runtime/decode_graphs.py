@@ -3,8 +3,8 @@
 A model's forward pass is some hundreds of kernels, which the host cannot start as fast as a GPU does them. As
 a graph they are started at once. A graph holds on to addresses and sizes, so there is one for each rung of
 a ladder of batch sizes, and of another of lengths: batches in between are filled up with rows that mean
-nothing. Graphs are captured when they are first wanted, share one pool of memory and one buffer of inputs,
-and the one longest unused makes room for a new one when there are many.
+nothing. Graphs are captured when they are first wanted, are kept, and share one pool of memory and one buffer
+of inputs: as many as there are rungs cost less than having batches of changing sizes captured again.
 
 Where something cannot be captured, steps run as they stand from then on, which is said once. This module
 knows neither what a forward pass is made of nor what is done with its result.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import torch
@@ -29,7 +28,6 @@ logger = logging.getLogger("triolet.runtime")
 
 Forward = Callable[[StepTensors], Tensor]
 
-MAX_GRAPHS = 64
 SHORTEST = 512
 LENGTH_RATIO = 4
 """Attention over a graph's longest sequence starts as many blocks for a short one, which end at once."""
@@ -76,7 +74,8 @@ class DecodeGraphs:
         self._scratch_blocks = scratch_blocks
         self._empty_slot = empty_slot
         self._buffer: Tensor | None = None
-        self._graphs: OrderedDict[tuple[int, int], Graph] = OrderedDict()
+        self._pool: object = None
+        self._graphs: dict[tuple[int, int], Graph] = {}
         self._is_off = False
 
     @property
@@ -86,14 +85,13 @@ class DecodeGraphs:
     def run(self, inputs: StepInputs) -> Tensor | None:
         """Hidden states ``(S, hidden)`` of a batch of decodes, good until the next call; None for another
         batch, and where graphs cannot be captured."""
-        if self._is_off or inputs.max_query_length > 1 or inputs.num_sequences > self._batch_sizes[-1]:
+        if self._is_off or not inputs.is_decode or inputs.num_sequences > self._batch_sizes[-1]:
             return None
         num_rows = _rung(self._batch_sizes, inputs.num_sequences)
         max_length = _rung(self._lengths, inputs.max_sequence_length)
         tensors = self._send(self._pad(inputs, num_rows, max_length))
         graph = self._graphs.get((num_rows, max_length))
         if graph is not None:
-            self._graphs.move_to_end((num_rows, max_length))
             graph.replay()
             return graph.output[: inputs.num_sequences]
         # What is compiled or set up at first use cannot be captured, so the step runs as it stands before.
@@ -104,6 +102,7 @@ class DecodeGraphs:
     def clear(self) -> None:
         """Give the memory of all graphs back; they are captured anew when they are wanted."""
         self._graphs.clear()
+        self._pool = None
         self._buffer = None
 
     def _pad(self, inputs: StepInputs, num_rows: int, max_length: int) -> StepInputs:
@@ -128,10 +127,11 @@ class DecodeGraphs:
         return sum(array.nbytes + 64 for array in largest.arrays())
 
     def _capture(self, num_rows: int, max_length: int, tensors: StepTensors) -> None:
-        while len(self._graphs) >= MAX_GRAPHS:
-            self._graphs.popitem(last=False)
+        if self._pool is None:
+            self._pool = self._device.graph_pool()
         try:
-            self._graphs[num_rows, max_length] = self._device.capture(lambda: self._forward(tensors))
+            graph = self._device.capture(lambda: self._forward(tensors), self._pool)
+            self._graphs[num_rows, max_length] = graph
         except CaptureError as error:
             self._is_off = True
             self.clear()

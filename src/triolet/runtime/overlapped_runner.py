@@ -112,7 +112,7 @@ class OverlappedRunner(ModelRunner):
             self._under_way.popleft()
         batch = self._batch_builder.build(plan.rows)
         inputs = StepInputs.of(batch, plan.rows, self._empty_slot)
-        hidden = self._graphs.run(inputs) if len(inputs.logit_rows) == inputs.num_sequences else None
+        hidden = self._graphs.run(inputs)
         if hidden is None:
             hidden = self._forward(inputs.tensors(send_together(self._device, inputs.arrays())))
         rows = [row for row in plan.rows if row.is_sampled]
@@ -124,6 +124,8 @@ class OverlappedRunner(ModelRunner):
             # A row that is not finite has drawn no token; what it computes next is thrown away.
             token_ids = draws.last_token_ids.clamp(0, self.vocab_size - 1)
             self._last_token_ids.index_copy_(0, draws.slots, token_ids)
+        while len(self._under_way) >= self.max_steps_under_way:  # one that nobody took
+            self._under_way.popleft().settle()
         self._under_way.append(step)
         return step
 

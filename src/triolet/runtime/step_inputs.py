@@ -83,6 +83,11 @@ class StepInputs:
     def num_sequences(self) -> int:
         return len(self.sequence_lengths)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether each sequence computes one token and has it looked at, in this order."""
+        return self.max_query_length == 1 and np.array_equal(self.logit_rows, self.query_starts[:-1])
+
     def padded(
         self,
         num_rows: int,
@@ -97,7 +102,7 @@ class StepInputs:
         Rows that mean nothing compute position 0 of a sequence of one token, in ``scratch_blocks``: a block
         of each group that no sequence has. All rows are looked at in the end.
         """
-        assert self.max_query_length == 1
+        assert self.is_decode
         num_more = num_rows - self.num_sequences
         num_columns = -(-max_length // block_size) - self.block_tables[0].shape[1]
         return StepInputs(

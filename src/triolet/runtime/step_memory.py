@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from triolet.errors import UsageError
 from triolet.runtime.accelerator import Device
 from triolet.runtime.kv_cache import KVCacheConfig, allocate_kv_cache
 from triolet_kernels.ops import AttentionBatch
@@ -24,7 +25,7 @@ MAX_LOGIT_ROWS = 256
 
 def step_memory(device: Device, model: Model, config: KVCacheConfig, *, max_num_seqs: int) -> int:
     """Bytes that a step of ``config.max_num_batched_tokens`` takes at its peak, with the logits of as many
-    rows as are looked at at once.
+    rows as are looked at at once. Raises UsageError if there is not so much.
 
     The tokens are sequences of one block, all in the same block, so that no cache is needed to try.
     """
@@ -39,7 +40,14 @@ def step_memory(device: Device, model: Model, config: KVCacheConfig, *, max_num_
         rows = torch.arange(min(max_num_seqs, num_tokens, MAX_LOGIT_ROWS), device=device.torch_device)
         model.logits(model.forward(token_ids, (batch,) * num_groups, cache, rows))
 
-    return device.peak_memory(try_out)
+    try:
+        return device.peak_memory(try_out)
+    except torch.OutOfMemoryError as error:
+        raise UsageError(
+            f"the GPU has too little memory for a step of {config.max_num_batched_tokens} tokens beside the "
+            "weights; lower max_num_batched_tokens, or take a model of fewer or smaller weights",
+            param="max_num_batched_tokens",
+        ) from error
 
 
 def _one_block_each(config: KVCacheConfig, device: torch.device) -> AttentionBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ class FakeDevice:
     ``now`` is the host's time in seconds, which goes on by waiting alone; each fetch ends a step, which takes
     ``step_seconds``. ``waits``: how long each wait of the host was. What a real device would get wrong raises
     here: a wait where none is allowed (:meth:`no_waits`), a copy whose ends were written before it was done.
-    A graph's output is no number once another was replayed. ``fail`` is called with every upload and may
-    raise.
+    A graph's output is no number once another was replayed, a pool of no use without its graphs. ``fail`` is
+    called with every upload and may raise.
     """
 
     torch_device = CPU
@@ -42,7 +43,7 @@ class FakeDevice:
         self.num_captures = 0
         self._may_wait = True
         self._uploads: list[tuple[Tensor, Tensor]] = []
-        self._graphs: list[FakeGraph] = []
+        self._graphs: WeakSet[FakeGraph] = WeakSet()
 
     @contextmanager
     def no_waits(self) -> Iterator[None]:
@@ -74,12 +75,19 @@ class FakeDevice:
         self.busy_until = max(self.now, self.busy_until) + self.step_seconds
         return FakeFetch(self, self.busy_until, tensors)
 
-    def capture(self, function: Callable[[], Tensor]) -> FakeGraph:
+    def graph_pool(self) -> FakePool:
+        return FakePool()
+
+    def capture(self, function: Callable[[], Tensor], pool: object) -> FakeGraph:
+        assert isinstance(pool, FakePool)
+        assert pool.graphs or not pool.was_used, "the pool was given back with its last graph"
         if not self.captures:
             raise CaptureError("operation not permitted when stream is capturing")
         self.num_captures += 1
         graph = FakeGraph(self, function)
-        self._graphs.append(graph)
+        self._graphs.add(graph)
+        pool.graphs.add(graph)
+        pool.was_used = True
         return graph
 
     def replay(self, graph: FakeGraph) -> None:
@@ -108,6 +116,14 @@ class FakeFetch:
         for tensor, value in zip(self._tensors, self._values, strict=True):
             assert torch.equal(tensor.nan_to_num(7.0), value.nan_to_num(7.0)), "written before it was fetched"
         return [value.numpy() for value in self._values]
+
+
+class FakePool:
+    """Memory for graphs, for as long as it has any."""
+
+    def __init__(self) -> None:
+        self.graphs: WeakSet[FakeGraph] = WeakSet()
+        self.was_used = False
 
 
 class FakeGraph:

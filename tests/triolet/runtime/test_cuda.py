@@ -46,7 +46,7 @@ def test_values_come_over_as_they_were(device: CudaDevice) -> None:
 def test_a_graph_works_on_what_its_inputs_hold(device: CudaDevice) -> None:
     inputs = torch.ones(8, device=device.torch_device)
     (inputs * 3).sum()
-    graph = device.capture(lambda: inputs * 3)
+    graph = device.capture(lambda: inputs * 3, device.graph_pool())
     inputs.fill_(5)
     graph.replay()
     device.synchronize()
@@ -56,8 +56,12 @@ def test_a_graph_works_on_what_its_inputs_hold(device: CudaDevice) -> None:
 @pytest.mark.gpu
 def test_what_waits_cannot_be_captured(device: CudaDevice) -> None:
     inputs = torch.ones(8, device=device.torch_device)
-    with pytest.raises(CaptureError):
-        device.capture(lambda: inputs * inputs.sum().item())
+    stream = torch.cuda.current_stream(device.torch_device)
+    with pytest.raises(CaptureError, match="synchroniz"):
+        device.capture(lambda: inputs * inputs.sum().item(), device.graph_pool())
+    assert torch.cuda.current_stream(device.torch_device) == stream
+    cuda.release_cached_memory()
+    assert inputs.sum().item() == 8
 
 
 @pytest.mark.gpu
@@ -66,3 +70,4 @@ def test_memory_is_measured(device: CudaDevice) -> None:
     assert 0 < free <= total
     peak = device.peak_memory(lambda: torch.empty(2**24, dtype=torch.uint8, device=device.torch_device))
     assert peak >= 2**24
+    assert torch.cuda.memory_reserved(device.torch_device) < 2**24, "what was tried is given back"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from tests.triolet.runtime.fake_device import FakeDevice
 from tests.triolet.runtime.test_step_inputs import EMPTY, decode, inputs_of
 from torch import Tensor
 
-from triolet.runtime import decode_graphs
 from triolet.runtime.decode_graphs import DecodeGraphs, batch_size_ladder, length_ladder
 from triolet.runtime.step_inputs import StepTensors
 
@@ -67,18 +69,32 @@ def test_prompts_are_not_captured() -> None:
     assert graphs_of(FakeDevice(), Forward()).run(inputs_of(decode(0, 3, 1), decode(1, 0, 4, 5))) is None
 
 
-def test_the_graph_longest_unused_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_graphs, "MAX_GRAPHS", 2)
+def test_rows_looked_at_in_another_order_are_not_replayed() -> None:
+    """A token of a prompt that is not sampled, but has log-probabilities, comes last."""
+    inputs = inputs_of(decode(0, 3, 1), decode(1, 5, 2), decode(2, 1, 3))
+    assert graphs_of(FakeDevice(), Forward()).run(inputs) is not None
+    inputs = replace(inputs, logit_rows=np.array([0, 2, 1]))
+    assert graphs_of(FakeDevice(), Forward()).run(inputs) is None
+
+
+def test_sizes_and_lengths_that_change_are_captured_once_each() -> None:
     device = FakeDevice()
-    graphs = graphs_of(device, Forward())
-    batches = [inputs_of(*(decode(slot, 3, 1) for slot in range(count))) for count in (1, 2, 4)]
-    for index in (0, 1, 0, 2):
-        graphs.run(batches[index])
-    assert (graphs.num_graphs, device.num_captures) == (2, 3)
-    graphs.run(batches[0])
-    assert device.num_captures == 3
-    graphs.run(batches[1])
-    assert device.num_captures == 4
+    graphs = DecodeGraphs(
+        device,
+        Forward(),
+        max_num_seqs=256,
+        max_model_len=40960,
+        block_size=4,
+        scratch_blocks=[40, 50],
+        empty_slot=EMPTY,
+    )
+    rungs = [(size, length) for size in batch_size_ladder(256) for length in length_ladder(40960)[:3]]
+    one = inputs_of(decode(0, 3, 1))
+    for _ in range(2):
+        for size, length in rungs:
+            filled = one.padded(size, 4, block_size=4, scratch_blocks=[40, 50], empty_slot=EMPTY)
+            graphs.run(replace(filled, max_sequence_length=length))
+    assert device.num_captures == device.num_replays == len(rungs) > 100
 
 
 def test_what_cannot_be_captured_runs_as_it_stands_and_is_told_once(
@@ -100,4 +116,4 @@ def test_memory_is_given_back() -> None:
     graphs.clear()
     assert graphs.num_graphs == 0
     assert torch.equal(graphs.run(inputs_of(decode(0, 3, 4))), torch.tensor([[8.0]]))  # type: ignore[arg-type]
-    assert device.num_captures == 2
+    assert device.num_captures == 2, "in a pool of its own: the first went with its graph"

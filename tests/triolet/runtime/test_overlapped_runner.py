@@ -13,11 +13,12 @@ from tests.triolet.runtime.fake_device import FakeDevice
 from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, ToyModel, alone, overlapped_core, toy_parts
 from torch import Tensor
 
-from triolet.core.engine_core import EngineCore
+from triolet.core.engine_core import EngineCore, build_core
 from triolet.core.runner import OverlappedRunner
 from triolet.plan import StepPlan, StepResult
 from triolet.request import FinishReason, LogitsAdjustments, Request, TokenOutput
 from triolet.runtime.kv_cache import KVCacheTensors
+from triolet.runtime.overlapped_runner import OverlappedRunner as ToyRunner
 from triolet_kernels.ops import AttentionBatch
 
 
@@ -284,6 +285,19 @@ def test_sleep_gives_graphs_back_and_steps_go_on() -> None:
         outputs += core.step()
     assert said(outputs) == said(alone(item))
     assert device.num_captures > num_captures, "a graph of the cache that was"
+
+
+def test_steps_that_nobody_takes_are_not_kept() -> None:
+    runner = ToyRunner(toy_parts(), TOY_ARGS, FakeDevice())
+    core = build_core(runner, TOY_ARGS)
+    core.add(request(1, max_tokens=20))
+    plan = core.schedule()
+    assert plan is not None
+    core.launch(plan)
+    core.launch(plan)
+    for _ in range(3):
+        core.launch(plan)()
+    assert len(runner._under_way) <= runner.max_steps_under_way
 
 
 def test_it_is_a_runner_that_overlaps() -> None:

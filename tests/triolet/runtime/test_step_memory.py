@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from tests.triolet.runtime.fake_device import CPU, FakeDevice
 from torch import Tensor
 
+from triolet.errors import UsageError
 from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors
 from triolet.runtime.step_memory import step_memory
 from triolet_kernels.ops import AttentionBatch
@@ -16,6 +18,11 @@ class Measured(FakeDevice):
     def peak_memory(self, function: Callable[[], object]) -> int:
         function()
         return 1234
+
+
+class Full(FakeDevice):
+    def peak_memory(self, function: Callable[[], object]) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 class Model:
@@ -38,8 +45,8 @@ class Model:
         return hidden
 
 
-def test_the_largest_step_is_tried() -> None:
-    config = KVCacheConfig(
+def config_of() -> KVCacheConfig:
+    return KVCacheConfig(
         windows=(None, 3),
         group_windows=(None, 3),
         num_kv_heads=1,
@@ -49,6 +56,15 @@ def test_the_largest_step_is_tried() -> None:
         dtype=torch.float32,
         device=CPU,
     )
-    model = Model()
+
+
+def test_the_largest_step_is_tried() -> None:
+    config, model = config_of(), Model()
     assert step_memory(Measured(), model, config, max_num_seqs=5) == 1234
     assert (model.num_tokens, model.num_rows) == (27, 5)
+
+
+def test_a_step_for_which_there_is_no_memory_names_its_option() -> None:
+    with pytest.raises(UsageError, match=r"27 tokens.*lower max_num_batched_tokens") as raised:
+        step_memory(Full(), Model(), config_of(), max_num_seqs=5)
+    assert raised.value.param == "max_num_batched_tokens"
