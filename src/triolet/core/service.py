@@ -1,9 +1,8 @@
 """CoreService: an EngineCore at work on an event loop, in this process.
 
 Two parties: the **scheduler task** has the device thread begin when there is work, and the **device thread**
-plans, computes and records step after step for as long as there is some, so that no step waits for a turn of
-the event loop. What it hands on, and what callers on the loop change meanwhile, is guarded by a lock that is
-held between steps only.
+plans, computes and records step after step for as long as there is some: none waits for a turn of the event
+loop. A lock, held between steps only, guards what it hands on and what callers on the loop change.
 
 This module knows no text, no HTTP and no torch.
 """
@@ -51,8 +50,7 @@ class CoreService:
     ``load`` builds the core on the device thread, telling the function it is given what it is doing; that
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
     steps may be under way at once, 0: as many as the core can make use of. A request that leaves is out of
-    the very next plan; its blocks and slot are free once the plans already under way have ended. ``rank``:
-    its number.
+    the next plan; its blocks and slot are free once those under way have ended. ``rank``: its number.
     """
 
     def __init__(
@@ -178,8 +176,7 @@ class CoreService:
             if not self.core.abort(request_id):
                 return
             self._books.left(request_id)
-        self._work.set()
-        self._note_change()
+        self._go_on()
 
     def _end_early(self, end: Callable[[], list[TokenOutput]]) -> None:
         """End requests outside of a step, and hand on the last outputs of them, which ``end`` returns."""
@@ -305,7 +302,7 @@ class CoreService:
 
     async def _pause(self, mode: PauseMode, *, clear_cache: bool) -> None:
         self._begin_pause(mode)
-        while not self.core.is_quiet:
+        while not self._is_quiet():
             if self._is_stopped:
                 raise EngineDeadError("the engine stopped before its pause was complete")
             await self._wait_for_change()
@@ -314,6 +311,10 @@ class CoreService:
         if clear_cache:
             with self._lock:
                 self.core.reset_prefix_cache(reset_running_requests=True)
+
+    def _is_quiet(self) -> bool:
+        with self._lock:  # while a step is recorded a sequence may be in no table
+            return self.core.is_quiet
 
     async def _wait_for_change(self) -> None:
         """Return when a step has ended, a request has left or a pause has."""
@@ -379,8 +380,8 @@ class CoreService:
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
         with self._lock:
             outputs = self.core.commit(plan, result)
-            self._books.committed(plan, result, has_unfinished=self.core.has_unfinished)
             self._hand_on(outputs)
+            self._books.committed(plan, result, has_unfinished=self.core.has_unfinished)
 
     def _hand_on(self, outputs: list[TokenOutput]) -> None:
         """With the lock held, so that what comes out is in the order in which it was made."""

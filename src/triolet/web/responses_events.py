@@ -17,7 +17,29 @@ from triolet.web.responses_answers import (
     Response,
 )
 
-__all__ = ["ResponseEvent"]
+__all__ = [
+    "ArgumentsDelta",
+    "ArgumentsDone",
+    "ContentPartAdded",
+    "ContentPartDone",
+    "Numbered",
+    "OfItem",
+    "OfPart",
+    "OfResponse",
+    "OutputItemAdded",
+    "OutputItemDone",
+    "OutputTextDelta",
+    "OutputTextDone",
+    "ReasoningTextDelta",
+    "ReasoningTextDone",
+    "ResponseCompleted",
+    "ResponseCreated",
+    "ResponseEvent",
+    "ResponseFailed",
+    "ResponseInProgress",
+    "ResponseIncomplete",
+    "StreamError",
+]
 
 
 class Numbered(Struct, tag_field="type", kw_only=True):

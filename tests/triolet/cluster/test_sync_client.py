@@ -201,11 +201,11 @@ def test_a_rank_that_dies_ends_the_call_and_is_waited_for_by_the_next() -> None:
 
 def test_a_full_queue_is_told_at_once() -> None:
     runner = FakeRunner()
-    args = EngineArgs(max_num_queued_requests=1)
+    args = EngineArgs(max_num_seqs=1, max_num_queued_requests=1)
     client = SyncClient(args, FILES, ignore, client_factory=fake_client(runner))
     try:
         with pytest.raises(OverloadedError):
-            client.add(ask(1), ask(2))
+            client.add(ask(1), ask(2), ask(3))
         assert client.step() == []
     finally:
         client.close()

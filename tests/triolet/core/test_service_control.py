@@ -49,6 +49,8 @@ class TestDeadlines:
             service.add(request(1, max_tokens=2))
             service.add(request(2, queue_timeout=3600, timeout=7200))
             service.add(request(3, first_token_timeout=1800))
+            while not runner.is_held.is_set():  # or the clock may jump before the first is computed
+                await anyio.lowlevel.checkpoint()
             began = anyio.current_time()
             outputs = await collect(service, 1)
             assert (anyio.current_time() - began, said(outputs[3])) == (1800, "TIMEOUT")

@@ -11,7 +11,22 @@ from msgspec import Struct
 
 from triolet.web.anthropic.message_answers import MessageUsage, TextBlock, ThinkingBlock, ToolUseBlock
 
-__all__ = ["MessageEvent"]
+__all__ = [
+    "BegunMessage",
+    "ContentBlockDelta",
+    "ContentBlockStart",
+    "ContentBlockStop",
+    "InputJsonDelta",
+    "MessageDelta",
+    "MessageEnding",
+    "MessageEvent",
+    "MessagePing",
+    "MessageStart",
+    "MessageStop",
+    "SignatureDelta",
+    "TextDelta",
+    "ThinkingDelta",
+]
 
 
 class BegunMessage(Struct):
