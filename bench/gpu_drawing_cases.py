@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from triolet_kernels.gpu.adjusting import AdjustingKernels
-from triolet_kernels.gpu.device_draws import (
+from triolet_kernels.device_draws import (
     DeviceAdjustments,
     DeviceDraws,
     DeviceDrawSettings,
     DeviceLogprobs,
 )
+from triolet_kernels.gpu.adjusting import AdjustingKernels
 from triolet_kernels.gpu.drawing import DrawingKernels
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.logprobs import LogprobKernels

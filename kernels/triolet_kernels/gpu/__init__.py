@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet_kernels.gpu.activation import ActivationKernels
-from triolet_kernels.gpu.adjusting import AdjustingKernels
-from triolet_kernels.gpu.attention import AttentionKernels
-from triolet_kernels.gpu.device_draws import (
+from triolet_kernels.device_draws import (
     DeviceAdjustments,
     DeviceDraws,
     DeviceDrawSettings,
     DeviceLogprobs,
 )
+from triolet_kernels.gpu.activation import ActivationKernels
+from triolet_kernels.gpu.adjusting import AdjustingKernels
+from triolet_kernels.gpu.attention import AttentionKernels
 from triolet_kernels.gpu.drawing import DrawingKernels
 from triolet_kernels.gpu.embedding import EmbeddingKernels, PackedEmbedding
 from triolet_kernels.gpu.experts import ExpertKernels, PackedExperts

@@ -1,6 +1,6 @@
 """Biases, penalties and masks on rows of logits, in place, and counts of what was drawn, for penalties.
 
-What is done in which order: :class:`triolet_kernels.gpu.device_draws.DeviceAdjustments`. The repetition
+What is done in which order: :class:`triolet_kernels.device_draws.DeviceAdjustments`. The repetition
 penalty divides positive logits and multiplies negative ones (Keskar et al., "CTRL", 2019). This module knows
 nothing of requests or draws.
 """
@@ -14,7 +14,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet_kernels.gpu.device_draws import DeviceAdjustments, num_mask_words
+from triolet_kernels.device_draws import DeviceAdjustments, num_mask_words
 from triolet_kernels.gpu.launch import GpuDevice
 
 __all__ = ["AdjustingKernels"]

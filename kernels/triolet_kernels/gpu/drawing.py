@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 from triolet_kernels.gpu.adjusting import AdjustingKernels
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
 from triolet_kernels.gpu.drawing_kernels import settle
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.row_scan import RowScan, part_constants

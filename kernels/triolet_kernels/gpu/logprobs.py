@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceLogprobs
+from triolet_kernels.device_draws import DeviceDraws, DeviceLogprobs
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.logit_order import (
     NO_KEY,

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from triolet_kernels.gpu.device_draws import (
+from triolet_kernels.device_draws import (
     MAX_CANDIDATES,
     NUM_LANE_BLOCKS,
     NUM_LANES,

@@ -29,7 +29,7 @@ from triolet_kernels.reference.experts import PackedExperts
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
 
 if TYPE_CHECKING:
-    from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
+    from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 
 __all__ = ["ReferenceOps"]
 
@@ -120,7 +120,7 @@ class ReferenceOps:
         return drawing.draw_tokens(logits, settings, rows)
 
     def draw_on_device(self, logits: Tensor, settings: DeviceDrawSettings, draws: DeviceDraws) -> None:
-        """See :mod:`triolet_kernels.gpu.device_draws`."""
+        """See :mod:`triolet_kernels.device_draws`."""
         device_drawing.draw_on_device(logits, settings, draws)
 
     def draw_masked(

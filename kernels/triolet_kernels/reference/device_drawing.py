@@ -15,7 +15,7 @@ from torch import Tensor
 from triolet_kernels.reference.drawing import MIN_TEMPERATURE
 
 if TYPE_CHECKING:
-    from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
+    from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 
 __all__ = ["draw_on_device", "uniforms_on_device"]
 

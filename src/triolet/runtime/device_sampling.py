@@ -24,7 +24,7 @@ from triolet.runtime.adjuster import NOT_FINITE, draft_of
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
 from triolet.runtime.sampler import SampledRow, Sampler
 from triolet.runtime.step_memory import MAX_LOGIT_ROWS
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
+from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 
 __all__ = ["DeviceSampler", "DrawsOnDevice", "DrawsUnderWay"]
 
@@ -36,7 +36,7 @@ class DrawsOnDevice(Protocol):
     """Operations that choose tokens without the host."""
 
     def draw_on_device(self, logits: Tensor, settings: DeviceDrawSettings, draws: DeviceDraws) -> None:
-        """Draw from each row of ``logits (R, V)`` float32; see :mod:`triolet_kernels.gpu.device_draws`."""
+        """Draw from each row of ``logits (R, V)`` float32; see :mod:`triolet_kernels.device_draws`."""
         ...
 
 

@@ -8,7 +8,7 @@ from tests.kernels.gpu.interpreted import interpreted_ops
 
 from triolet.request import LogitsAdjustments
 from triolet.runtime.adjustments import RowAdjuster
-from triolet_kernels.gpu.device_draws import DeviceAdjustments
+from triolet_kernels.device_draws import DeviceAdjustments
 
 SIZE = 100
 PROMPT, OUTPUT = (3, 5, 5, 64, 99), (5, 7, 7, 7, 31)

@@ -14,7 +14,7 @@ from tests.kernels.gpu.interpreted import interpreted_ops
 from torch import Tensor
 
 from triolet.runtime.random import uniforms
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
+from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 from triolet_kernels.ops import DrawnTokens, DrawSettings
 from triolet_kernels.reference import drawing as reference
 

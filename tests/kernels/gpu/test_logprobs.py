@@ -10,7 +10,7 @@ from torch import Tensor
 
 from triolet.request import TokenLogprobs
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings, DeviceLogprobs
+from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings, DeviceLogprobs
 
 CPU = torch.device("cpu")
 MAX_TOP = 6

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from triolet.runtime.random import uniforms
-from triolet_kernels.gpu.device_draws import DeviceDraws, DeviceDrawSettings
+from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
 from triolet_kernels.ops import DrawSettings
 from triolet_kernels.reference.device_drawing import draw_on_device, uniforms_on_device
 from triolet_kernels.reference.drawing import draw_rows

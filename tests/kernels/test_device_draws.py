@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from triolet_kernels.gpu.device_draws import (
+from triolet_kernels.device_draws import (
     DeviceAdjustments,
     DeviceDraws,
     DeviceDrawSettings,
