@@ -3,17 +3,20 @@
     PYTHONPATH=src:kernels python -m bench.gpu_check --output gpu_check.json
     TRITON_INTERPRET=1 PYTHONPATH=src:kernels python -m bench.gpu_check --device cpu   # that it runs, no more
 
-It needs torch, triton, numpy, tokenizers, safetensors, msgpack and anyio, and no network: weights are random,
-of real shapes. Each part is tried by itself; a row is on disk as soon as it is known. In order: the ceilings
-of the machine, equality with the reference, kernels beside the ceilings, decodes and prefills of whole models
-beside the roofline, how long the device has nothing to do between steps, and ``transformers`` on the same
-shapes where it is installed. Goals are those of docs/how-to/gpu.md.
+It needs torch, triton and numpy, and no network: weights are random, of real shapes. Each part has a process
+of its own, and a row is on disk as soon as it is known. In order: the ceilings of the machine, equality with
+the reference, kernels beside the ceilings, decodes and prefills of whole models beside the roofline, how long
+the device has nothing to do between steps, and ``transformers`` on the same shapes where it is
+installed. Goals are those of docs/how-to/gpu.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
+import math
+import operator
 import os
 import shutil
 import subprocess
@@ -21,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ import torch
 
 from bench.gpu_kernels import equality, measure_ceilings, measure_kernels
 from bench.gpu_models import MODELS, Batch, RandomModel, num_parameters
+from bench.gpu_parts import run_apart
 from bench.gpu_peer import transformers_decode
 from bench.gpu_timing import Budget, Figures
 from bench.report import machine
@@ -39,8 +44,19 @@ from triolet_kernels.ops import Ops, select_ops
 __all__ = ["Check", "about", "busy_share", "main", "run_steps"]
 
 SECONDS = 520.0
+SHARES = {
+    "ceilings": 0.12,
+    "equality": 0.2,
+    "kernels": 0.22,
+    "models": 0.32,
+    "transformers": 0.09,
+    "sanitizer": 0.05,
+}
+"""Of the time; what a part leaves the next ones have."""
+
 DECODE_GOAL, PREFILL_GOAL, BUSY_GOAL, PEER_GOAL = 0.8, 0.6, 0.95, 5.0
 GOAL_BATCH = 64
+NO_CACHE = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 PEER_BATCHES = (1, 64)
 
 
@@ -53,8 +69,9 @@ class Check:
         self.is_tiny = device.type == "cpu"
         self.dtype = torch.float32 if self.is_tiny else torch.bfloat16
         self.ops: Ops = _interpreted_ops() if self.is_tiny else select_ops(device)
-        self.ceilings = (float("nan"), float("nan"))
-        self.decode_seconds: dict[tuple[str, int], float] = {}
+        known = figures.about
+        self.ceilings: tuple[float, float] = tuple(known.setdefault("ceilings", (math.nan, math.nan)))
+        self.decode_seconds: dict[str, float] = known.setdefault("decode_seconds", {})
 
     def run(self, only: Sequence[str]) -> None:
         parts: dict[str, Callable[[], None]] = {
@@ -70,7 +87,7 @@ class Check:
                 with self.figures.section(name) as has_time:
                     if has_time:
                         part()
-                self._free()
+                    self._free()
 
     def _free(self) -> None:
         gc.collect()  # a model and where it came from know each other
@@ -78,20 +95,30 @@ class Check:
 
     def measure_ceilings(self) -> None:
         self.ceilings = measure_ceilings(self.figures, self.device, self.dtype, is_tiny=self.is_tiny)
+        self.figures.about["ceilings"] = self.ceilings
+        self.figures.write()
 
     def check_equality(self) -> None:
         equality(self.figures, self.ops, self.device, self.dtype, is_tiny=self.is_tiny)
-        config = MODELS["tiny"]
         reference = select_ops(self.device, is_reference=True)
         for name, ops in {"kernels": self.ops, "reference": reference}.items():
-            model = self._model(config, 2**22, ops=ops)
-            prompt = [7, 3, 11, 200, 45, 8]
-            num_tokens = 4 if self.device.type == "cpu" else 48
-            overlapped = model.generate(prompt, num_tokens)
-            same = overlapped == model.generate(prompt, num_tokens, overlaps=False)
-            self.figures.add(
-                "equality", f"tokens with overlap, {name}", str(same), share=float(same), goal=1.0
-            )
+            with self.figures.section("equality"):
+                self._compare_tokens(name, self._model(MODELS["tiny"], 2**22, ops=ops))
+
+    def _compare_tokens(self, name: str, model: RandomModel) -> None:
+        """Three sequences, of which a graph computes four: in the ways in which they may be run."""
+        prompts = [[7, 3, 11, 200, 45, 8], [5] * 40, [9, 1]]
+        num_tokens = 2 if self.device.type == "cpu" else 48
+        captures = NO_CACHE not in os.environ  # which graphs cannot do without
+        tokens = model.generate(prompts, num_tokens, captures=captures)
+        others = {
+            "with overlap": model.generate(prompts, num_tokens, overlaps=False, captures=captures),
+        }
+        if self.device.type != "cpu":
+            others["from graphs"] = model.generate(prompts, num_tokens, captures=False)
+        for way, expected in others.items():
+            same = all(map(operator.eq, tokens, expected))
+            self.figures.add("equality", f"tokens {way}, {name}", str(same), share=float(same), goal=1.0)
 
     def measure_kernels(self) -> None:
         measure_kernels(self.figures, self.ops, self.device, self.dtype, self.ceilings, is_tiny=self.is_tiny)
@@ -103,9 +130,9 @@ class Check:
         for index, name in enumerate(names):
             with self.figures.section("models", at_least=40.0 if not self.is_tiny else 0.0) as has_time:
                 if has_time:
-                    # The second model has what the first has left of the time, but for the peer's.
-                    self._measure_model(name, until=0.35 if index + 1 < len(names) else 0.15)
-            self._free()
+                    # The second model has what the first has left of the time.
+                    self._measure_model(name, until=0.4 if index + 1 < len(names) else 0.03)
+                self._free()
         self.figures.add("models", "a mixture of experts", "not among the models yet")
 
     def _model(self, config: Any, cache_bytes: int, *, ops: Ops | None = None) -> RandomModel:
@@ -174,7 +201,7 @@ class Check:
         case = f"decode, {size} × {context}"
         more = {"ms": 1e3 * seconds, "launch_ms": 1e3 * in_launch / num_steps}
         self.figures.add(name, case, size / seconds, "tok/s", share=share, goal=goal, **more)
-        self.decode_seconds.setdefault((name, size), seconds)
+        self.decode_seconds.setdefault(f"{name}, {size}", seconds)
         if not self.is_tiny and context == 512:
             with self.figures.section(name, at_least=0.0):
                 busy = busy_share(lambda: run_steps(runner, batch, 12))
@@ -195,7 +222,7 @@ class Check:
                 self.figures.add("transformers", "-", "not installed")
                 return
             self._free()
-            own = self.decode_seconds.get((name, size))
+            own = self.decode_seconds.get(f"{name}, {size}")
             times = None if own is None else seconds / own
             goal = PEER_GOAL if size > 1 else None
             case = f"{name}, decode, {size} × {context}; times as fast"
@@ -208,9 +235,11 @@ class Check:
             self.figures.add("sanitizer", "-", "not there")
             return
         script = [sys.executable, "-m", "bench.gpu_check", "--only", "equality", "--tiny", "--seconds", "60"]
-        command = [tool, "--tool", "memcheck", "--error-exitcode", "9", *script]
+        command = [tool, "--tool", "memcheck", "--error-exitcode", "9", *script, "--output", os.devnull]
         done = subprocess.run(
             command,
+            # Each tensor in memory of its own, or what lies beside it would do as well.
+            env={**os.environ, NO_CACHE: "1"},
             capture_output=True,
             text=True,
             timeout=max(5.0, self.figures.budget.left - 5),
@@ -288,23 +317,47 @@ def about(device: torch.device) -> dict[str, Any]:
     return facts
 
 
+def command_of(options: argparse.Namespace, part: str, seconds: float, output: Path) -> list[str]:
+    """What runs one part, for so long, and knows what the earlier ones have found."""
+    script = [sys.executable, "-m", "bench.gpu_check", "--device", options.device, "--only", part]
+    files = ["--known", str(options.output), "--output", str(output)]
+    return [*script, "--seconds", f"{seconds:.1f}", *files, *(["--tiny"] if options.tiny else [])]
+
+
+def run_here(figures: Figures, device: torch.device, options: argparse.Namespace) -> None:
+    """Run the parts that were asked for, in this process."""
+    check = Check(figures, device)
+    check.is_tiny = check.is_tiny or options.tiny
+    with torch.inference_mode():
+        check.run(options.only)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--output", type=Path, help="JSON, written anew with every row")
+    parser.add_argument(
+        "--output", type=Path, default=Path("gpu_check.json"), help="JSON, written anew with every row"
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS)
     parser.add_argument("--only", nargs="*", default=(), help="parts to run")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes on a GPU too")
+    parser.add_argument("--known", type=Path, help="JSON: what earlier parts have found")
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not cuda.is_available():
         print(f"there is no GPU: {cuda.why_unavailable()}; --device cpu shows that the script runs")
         return 2
     device = torch.device(options.device)
+    if options.known is not None:
+        known = json.loads(options.known.read_text())
+        figures = Figures(options.output, Budget(options.seconds), known | {"rows": []})
+        run_here(figures, device, options)
+        return 0
     figures = Figures(options.output, Budget(options.seconds), about(device))
-    check = Check(figures, device)
-    check.is_tiny = check.is_tiny or options.tiny
-    with torch.inference_mode():
-        check.run(options.only)
+    if options.only:
+        run_here(figures, device, options)
+    else:
+        figures.write()
+        run_apart(figures, SHARES, options.output, partial(command_of, options))
     print("\n" + "  ".join(f"{name}: {value}" for name, value in figures.about.items()))
     figures.print_table()
     return 0

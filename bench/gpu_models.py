@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from numpy.typing import NDArray
@@ -30,9 +30,11 @@ from triolet.runtime.overlapped_runner import OverlappedRunner
 from triolet.runtime.residence import Sources
 from triolet_kernels.ops import Ops
 
-__all__ = ["MODELS", "Batch", "HostDevice", "RandomModel", "RandomWeights", "num_parameters"]
+__all__ = ["MODELS", "Batch", "EagerDevice", "HostDevice", "RandomModel", "RandomWeights", "num_parameters"]
 
 BLOCK_SIZE = 32
+NUM_BLOCKS_EACH = 64
+"""Of the cache, for a sequence that is generated here."""
 
 
 def _config(architecture: str, **sizes: Any) -> ModelConfig:
@@ -96,6 +98,13 @@ class RandomWeights:
     ) -> None: ...
 
 
+class EagerDevice(CudaDevice):
+    """A GPU on which every step is run as it stands."""
+
+    def capture(self, function: Callable[[], Tensor], pool: object) -> NoReturn:
+        raise CaptureError("no graphs are wanted here")
+
+
 class HostDevice:
     """The CPU in the place of a device, to see that a script runs: everything is done at once."""
 
@@ -140,6 +149,12 @@ class Batch:
     num_blocks: int
     num_steps: int = 0
 
+    def __post_init__(self) -> None:
+        self._requests = [
+            Request(request_id=slot, prompt_token_ids=(1,), max_tokens=10**6, seed=slot)
+            for slot in range(self.size)
+        ]
+
     def plan(self) -> StepPlan:
         """The next step: tokens are not known yet, but in the first."""
         rows = tuple(self._row(slot) for slot in range(self.size))
@@ -150,15 +165,17 @@ class Batch:
         start = self.context + self.num_steps
         is_first = self.num_steps == 0
         per_sequence = -(-(self.context + 256) // BLOCK_SIZE)
-        blocks = [(slot * per_sequence + index) % self.num_blocks for index in range(per_sequence)]
+        first = slot * per_sequence
+        num_new = per_sequence if is_first else 0
+        blocks = tuple((first + index) % self.num_blocks for index in range(num_new))
         return PlanRow(
-            request=Request(request_id=slot, prompt_token_ids=(1,), max_tokens=10**6, seed=slot),
+            request=self._requests[slot],
             slot=slot,
             start=start,
             num_tokens=1,
             token_ids=(1,) if is_first else (),
             first_new_block=0 if is_first else per_sequence,
-            new_block_ids=(tuple(blocks) if is_first else (),),
+            new_block_ids=(blocks,),
             is_sampled=True,
         )
 
@@ -214,8 +231,10 @@ class RandomModel:
             max_num_batched_tokens=max_num_batched_tokens,
         )
 
-    def runner(self) -> OverlappedRunner:
-        device: Device = HostDevice() if self.device.type == "cpu" else CudaDevice(self.device)
+    def runner(self, *, captures: bool = True) -> OverlappedRunner:
+        device: Device = HostDevice()
+        if self.device.type != "cpu":
+            device = CudaDevice(self.device) if captures else EagerDevice(self.device)
         return OverlappedRunner(self.loaded, self.args, device)
 
     def cache_bytes_of(self, batch: int, context: int) -> int:
@@ -243,18 +262,37 @@ class RandomModel:
         )
         return StepPlan(step_id=0, rows=(row,))
 
-    def generate(self, prompt: Sequence[int], num_tokens: int, *, overlaps: bool = True) -> list[int]:
-        """A few greedy tokens, each step launched before the last is known, or after."""
-        runner, tokens, plan = self.runner(), [], self.prefill_plan(len(prompt))
-        row = replace(plan.rows[0], token_ids=tuple(prompt), new_block_ids=(tuple(range(64)),))
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        *,
+        overlaps: bool = True,
+        captures: bool = True,
+    ) -> list[list[int]]:
+        """A few greedy tokens after each prompt, each step launched before the last is known, or after."""
+        runner, taken = self.runner(captures=captures), list[list[int]]()
+        rows = [self._first_row(slot, prompt) for slot, prompt in enumerate(prompts)]
         waiting: list[Callable[[], StepResult]] = []
         for step in range(num_tokens):
-            waiting.append(runner.launch(StepPlan(step_id=step, rows=(row,))))
-            if (step and overlaps) or not overlaps:
-                tokens.append(waiting.pop(0)().token_ids[0][0])
-            known = () if overlaps else (tokens[-1],)
-            row = replace(
-                row, start=len(prompt) + step, num_tokens=1, token_ids=known, first_new_block=64,
-                new_block_ids=((),), history=None,
-            )  # fmt: skip
-        return tokens + [take().token_ids[0][0] for take in waiting]
+            waiting.append(runner.launch(StepPlan(step_id=step, rows=tuple(rows))))
+            if step or not overlaps:
+                taken.append([tokens[0] for tokens in waiting.pop(0)().token_ids])
+            for slot, row in enumerate(rows):
+                rows[slot] = replace(
+                    row, start=len(prompts[slot]) + step, num_tokens=1, first_new_block=NUM_BLOCKS_EACH,
+                    token_ids=() if overlaps else (taken[-1][slot],), new_block_ids=((),), history=None,
+                )  # fmt: skip
+        taken += [[tokens[0] for tokens in take().token_ids] for take in waiting]
+        runner.close()
+        return [list(tokens) for tokens in zip(*taken, strict=True)]
+
+    def _first_row(self, slot: int, prompt: Sequence[int]) -> PlanRow:
+        row = self.prefill_plan(len(prompt)).rows[0]
+        first = slot * NUM_BLOCKS_EACH
+        blocks = tuple(range(first, first + NUM_BLOCKS_EACH))
+        request = replace(row.request, request_id=slot, prompt_token_ids=tuple(prompt))
+        return replace(
+            row, request=request, slot=slot, token_ids=tuple(prompt), new_block_ids=(blocks,),
+            history=tuple(prompt),
+        )  # fmt: skip

@@ -41,9 +41,11 @@ def test_steps_of_a_batch_follow_each_other(model: RandomModel) -> None:
 
 
 def test_tokens_do_not_depend_on_overlap(model: RandomModel) -> None:
-    tokens = model.generate([5, 9, 200], 12)
-    assert len(tokens) == 12
-    assert tokens == model.generate([5, 9, 200], 12, overlaps=False)
+    prompts = [[5, 9, 200], [7] * 40]
+    tokens = model.generate(prompts, 12)
+    assert [len(each) for each in tokens] == [12, 12]
+    assert tokens == model.generate(prompts, 12, overlaps=False)
+    assert tokens == [model.generate([prompt], 12)[0] for prompt in prompts]
 
 
 def test_bytes_of_a_step(model: RandomModel) -> None:
