@@ -6,6 +6,7 @@ value. Bytes and operations are those that the task needs, not those that a kern
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu_timing import Figures, seconds_of
+from bench.gpu_timing import Figures, kernel_seconds, num_copies, seconds_of
 from triolet.models.config import RopeConfig
 from triolet.models.rope import cos_sin_table
 from triolet_kernels.ops import AttentionBatch, Ops
@@ -245,17 +246,20 @@ def _rotate(
 def measure_ceilings(
     figures: Figures, device: torch.device, dtype: torch.dtype, *, is_tiny: bool
 ) -> Ceilings:
-    """Bytes a second that torch copies and operations a second that it multiplies with, at most."""
+    """Bytes a second that torch copies or reads, and operations a second that it multiplies with, at most."""
     num_bytes = 2**20 if is_tiny else 2**31
     source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copied = 2 * num_bytes / seconds_of(lambda: target.copy_(source), device)
     figures.add("ceilings", f"copy of {num_bytes >> 20} MiB", copied / 1e9, "GB/s")
+    numbers = source.view(torch.float32)
+    read = num_bytes / seconds_of(numbers.sum, device)
+    figures.add("ceilings", f"sum of {num_bytes >> 20} MiB", read / 1e9, "GB/s")
     size = 64 if is_tiny else 8192
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     multiplied = 2 * size**3 / seconds_of(lambda: left @ right, device)
     figures.add("ceilings", f"matmul of {size}³", multiplied / 1e12, "TFLOP/s")
-    return copied, multiplied
+    return max(copied, read), multiplied
 
 
 def measure_kernels(
@@ -280,8 +284,11 @@ def measure_kernels(
         del dense, weights
     for num_tokens in (2,) if is_tiny else (1, 8, 64, 4096):
         call = experts_call(inputs, ops, num_tokens, is_tiny=is_tiny)
-        taken = seconds_of(call.run, device)
+        num_more = num_copies(call.num_bytes, device) - 1
+        more = [experts_call(inputs, ops, num_tokens, is_tiny=is_tiny) for _ in range(num_more)]
+        taken = kernel_seconds([each.run for each in (call, *more)], device)
         _add(figures, f"experts, {num_tokens} tokens", taken, call.num_bytes, call.num_operations, ceilings)
+        del call, more
     _measure_attention(figures, ops, inputs, ceilings, is_tiny)
 
 
@@ -296,13 +303,20 @@ def _measure_linear(
 ) -> None:
     size_out, size_in = weight.shape
     weight_bytes = weight.data.nbytes
-    packed = ops.pack_linear(weight, None, inputs.dtype)
+    packed = [
+        ops.pack_linear(_copy(weight), None, inputs.dtype)
+        for _ in range(num_copies(weight_bytes, inputs.device))
+    ]
     for num_rows in (1, 8) if is_tiny else (1, 8, 64, 256, 4096):
         x = inputs(num_rows, size_in)
-        taken = seconds_of(partial(ops.linear, x, packed), inputs.device)
+        taken = kernel_seconds([partial(ops.linear, x, each) for each in packed], inputs.device)
         num_bytes = weight_bytes + inputs.dtype.itemsize * num_rows * (size_in + size_out)
         case = f"linear{name} {size_in} → {size_out}, {num_rows} rows"
         _add(figures, case, taken, num_bytes, 2 * num_rows * size_in * size_out, ceilings)
+
+
+def _copy(weight: Tensor | QuantTensor) -> Tensor | QuantTensor:
+    return replace(weight, data=weight.data.clone()) if isinstance(weight, QuantTensor) else weight.clone()
 
 
 def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Ceilings, is_tiny: bool) -> None:
@@ -315,34 +329,43 @@ def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Cei
             return
         batch = attention_batch([num_queries] * count, [context] * count, inputs.device)
         shape = (int(batch.block_tables.max()) + 1, kv_heads, BLOCK_SIZE, size)
-        keys, values = inputs(*shape), inputs(*shape)
         query = inputs(count * num_queries, heads, size)
-        call = partial(ops.paged_attention, query, keys, values, batch, scale=size**-0.5)
+        cache_bytes = inputs.dtype.itemsize * 2 * math.prod(shape)
+        caches = [(inputs(*shape), inputs(*shape)) for _ in range(num_copies(cache_bytes, inputs.device))]
         num_bytes = inputs.dtype.itemsize * (2 * count * context * kv_heads * size + 2 * query.numel())
         pairs = count * (context if num_queries == 1 else context * (context + 1) // 2)
         case = f"attention {name}, {count} × {context}"
-        taken = seconds_of(call, inputs.device)
+        taken = _attention_seconds(ops, query, caches, batch)
         _add(figures, case, taken, num_bytes, 4 * pairs * heads * size, ceilings)
         if name == "decode":
             graph_batch = replace(batch, max_sequence_length=context * 4)
-            taken = seconds_of(
-                partial(call.func, *call.args[:3], graph_batch, **call.keywords), inputs.device
-            )
+            taken = _attention_seconds(ops, query, caches, graph_batch)
             _add(figures, f"{case}, in a graph of 4 × the length", taken, num_bytes, 0, ceilings)
+
+
+def _attention_seconds(
+    ops: Ops, query: Tensor, caches: Sequence[tuple[Tensor, Tensor]], batch: AttentionBatch
+) -> tuple[float, bool]:
+    scale = query.shape[2] ** -0.5
+    calls = [partial(ops.paged_attention, query, keys, values, batch, scale=scale) for keys, values in caches]
+    return kernel_seconds(calls, query.device)
 
 
 def _add(
     figures: Figures,
     case: str,
-    taken: float,
+    timed: tuple[float, bool],
     num_bytes: int,
     num_operations: int,
     ceilings: Ceilings,
 ) -> None:
     """Beside the ceiling that would be reached first."""
+    taken, is_captured = timed
     by_memory, by_arithmetic = num_bytes / ceilings[0], num_operations / ceilings[1]
     share = max(by_memory, by_arithmetic) / taken
     more: dict[str, Any] = {"bound": "memory" if by_memory > by_arithmetic else "arithmetic"}
+    if not is_captured:
+        more["includes"] = "what the host takes to start it"
     figures.add(
         "kernels", case, taken * 1e6, "µs", share=share,
         GBps=num_bytes / taken / 1e9, TFLOPps=num_operations / taken / 1e12, **more,

@@ -8,15 +8,22 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["Budget", "Figures", "seconds_of"]
+from triolet.runtime.accelerator import CaptureError
+from triolet.runtime.cuda import CudaDevice
+
+__all__ = ["Budget", "Figures", "kernel_seconds", "num_copies", "seconds_of"]
+
+MOST_CALLS = 200
+"""In one graph."""
 
 
 def seconds_of(function: Callable[[], object], device: torch.device, *, seconds: float = 0.2) -> float:
@@ -26,6 +33,48 @@ def seconds_of(function: Callable[[], object], device: torch.device, *, seconds:
     count = max(1, int(seconds / 10 / once))
     runs = sorted(_elapsed(function, device, count) / count for _ in range(10))
     return runs[len(runs) // 2]
+
+
+def kernel_seconds(
+    functions: Sequence[Callable[[], Tensor]], device: torch.device, *, seconds: float = 0.2
+) -> tuple[float, bool]:
+    """Seconds of one call, the functions taken in turn, and whether the host's share is left out.
+
+    On a GPU it is, by replaying calls as a graph: to start a small kernel takes longer than the kernel does.
+    """
+    turn = _in_turn(functions, len(functions))
+    if device.type == "cpu":
+        return seconds_of(turn, device, seconds=seconds) / len(functions), False
+    turn()
+    once = max(_elapsed(turn, device, 1), 1e-6) / len(functions)
+    num_turns = -(-min(MOST_CALLS, int(seconds / 10 / once) + 1) // len(functions))
+    gpu = CudaDevice(device)
+    try:
+        graph = gpu.capture(_in_turn(functions, num_turns * len(functions)), gpu.graph_pool())
+    except CaptureError:
+        return seconds_of(turn, device, seconds=seconds) / len(functions), False
+    graph.replay()
+    runs = sorted(_elapsed(graph.replay, device, 1) for _ in range(10))
+    return runs[len(runs) // 2] / num_turns / len(functions), True
+
+
+def _in_turn(functions: Sequence[Callable[[], Tensor]], num_calls: int) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        result = functions[0]()
+        for index in range(1, num_calls):
+            result = functions[index % len(functions)]()
+        return result
+
+    return run
+
+
+def num_copies(num_bytes: int, device: torch.device) -> int:
+    """How many copies of what a kernel reads, taken in turn, a GPU's own cache has no room for."""
+    if device.type == "cpu":
+        return 1
+    # Older builds of torch do not tell: as large as any yet.
+    cache_bytes = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 2**26)
+    return max(1, min(MOST_CALLS, -(-4 * cache_bytes // num_bytes)))
 
 
 def _elapsed(function: Callable[[], object], device: torch.device, count: int) -> float:

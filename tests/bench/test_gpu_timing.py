@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from bench.gpu_timing import Budget, Figures, seconds_of
+from bench.gpu_timing import Budget, Figures, kernel_seconds, num_copies, seconds_of
 
 
 def figures_of(path: Path | None = None, seconds: float = 100.0) -> Figures:
@@ -46,3 +47,21 @@ def test_calls_are_timed() -> None:
     calls: list[int] = []
     assert 0 < seconds_of(lambda: calls.append(1), torch.device("cpu"), seconds=0.001) < 0.1
     assert len(calls) > 10
+
+
+def test_functions_are_timed_in_turn() -> None:
+    calls: list[int] = []
+
+    def call(number: int) -> torch.Tensor:
+        calls.append(number)
+        return torch.zeros(1)
+
+    functions = [partial(call, 1), partial(call, 2)]
+    taken, is_captured = kernel_seconds(functions, torch.device("cpu"), seconds=0.001)
+    assert 0 < taken < 0.1
+    assert not is_captured
+    assert calls == [1, 2] * (len(calls) // 2)
+
+
+def test_without_a_gpu_nothing_is_copied() -> None:
+    assert num_copies(2**20, torch.device("cpu")) == 1
