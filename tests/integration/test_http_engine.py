@@ -99,9 +99,11 @@ class TestAnswers:
             ]
         usage = asked[-1]["usage"]
         told = [event["prompt_progress"] for event in asked if "prompt_progress" in event]
-        assert [one["processed"] for one in told] == [
-            *range(64, usage["prompt_tokens"], 64), usage["prompt_tokens"]
-        ]  # fmt: skip
+        # Steps that end in one turn of the loop are told as one.
+        ends = {*range(64, usage["prompt_tokens"], 64), usage["prompt_tokens"]}
+        processed = [one["processed"] for one in told]
+        assert processed == sorted(ends & {*processed})
+        assert processed[-1] == usage["prompt_tokens"]
         assert {(one["total"], one["cache"]) for one in told} == {(usage["prompt_tokens"], 0)}
         times = [one["time_ms"] for one in told]
         assert times == sorted(times)
@@ -109,10 +111,15 @@ class TestAnswers:
         assert last["cache"] == again[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
         assert not any("prompt_progress" in event for event in unasked)
         texts = [
-            [event["choices"] for event in events if "prompt_progress" not in event]
+            "".join(
+                choice.get("text") or choice.get("delta", {}).get("content") or ""
+                for event in events
+                if "prompt_progress" not in event
+                for choice in event["choices"]
+            )
             for events in (asked, unasked)
         ]
-        assert [len(one) for one in texts] == [len(texts[1])] * 2
+        assert texts[0] == texts[1] != ""
 
     async def test_chat_goes_through_the_template(self, anyio_backend_name: str, byte_model: Path) -> None:
         body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "logprobs": True}
