@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -134,15 +133,34 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
     yield "embedding", lambda ops: [ops.embedding(rows, ops.pack_embedding(matrix, inputs.dtype))]
     for count in (1, num_tokens):
         yield f"linear, {count} rows", partial(_linear, x[:count].contiguous(), matrix, inputs.dtype)
-    if find_spec("gguf") is not None:  # the reference takes blocks apart with it
-        for kind in QUANT_KINDS:
-            blocks = inputs.quantised(96 if is_tiny else 4096, 256 if is_tiny else hidden, kind)
-            rows_of_x = inputs(5, blocks.shape[1])
-            yield f"linear, {kind}", partial(_linear, rows_of_x, blocks, inputs.dtype)
+    for kind in QUANT_KINDS:
+        blocks = inputs.quantised(96 if is_tiny else 4096, 256 if is_tiny else hidden, kind)
+        rows_of_x = inputs(5, blocks.shape[1])
+        yield f"linear, {kind}", partial(_quantised_linear, rows_of_x, blocks, inputs.dtype)
     for scheme in ("int8", "fp8"):
         yield f"linear, 8 bits, {scheme}", partial(_scaled_linear, x, matrix, scheme, inputs.dtype)
     yield "expert_linear", partial(_experts, inputs, 4 if is_tiny else 64, is_tiny)
     yield from _attention_cases(inputs, is_tiny)
+
+
+def _quantised_linear(x: Tensor, blocks: QuantTensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
+    """The reference has the values, since it takes blocks apart with a package that may not be there."""
+    return _linear(x, _values_of(blocks) if ops.name == ReferenceOps.name else blocks, dtype, ops)
+
+
+def _values_of(blocks: QuantTensor) -> Tensor:
+    """What the codes stand for that the kernels multiply with."""
+    from triolet_kernels.gpu.quantized_weight import pack_codes  # Triton comes with it
+
+    packed = pack_codes(blocks, blocks.data.device)
+    codes = packed.words.view(torch.uint8)
+    if packed.bits == 4:
+        codes = torch.stack([codes & 15, codes >> 4], dim=-1).flatten(1)
+    groups = codes.float().view(len(codes), -1, packed.group_size)
+    scales = packed.scales.float()[..., None]
+    if packed.minimums is None:
+        return (scales * (groups - packed.offset)).view(packed.shape)
+    return (scales * groups + packed.minimums.float()[..., None]).view(packed.shape)
 
 
 def _scaled_linear(x: Tensor, matrix: Tensor, scheme: str, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
