@@ -96,12 +96,14 @@ CASES = [
     Case(BEAMS, _read_all, "length"),
 ]
 
-QUEUE = sum(case.num_queued for case in CASES) + 2
+NUM_SLOTS = 4
+NUM_REQUESTS = 1 + sum(case.num_queued for case in CASES) + 2
+"""As many as there is room for."""
 
 OPTIONS: dict[str, Any] = {
-    "max_num_seqs": 4,
+    "max_num_seqs": NUM_SLOTS,
     "max_num_batched_tokens": 16,
-    "max_num_queued_requests": QUEUE,
+    "max_num_queued_requests": NUM_REQUESTS - NUM_SLOTS,
     "seed": 0,
 }
 """Options of an engine for these waves."""
