@@ -79,7 +79,7 @@ class TestAnswers:
                 "time_in_queue", "time_in_model_prefill", "time_in_model_decode", "time_to_first_token", "e2e"
             )
         )  # fmt: skip
-        assert min(queue, prefill, decode) > 0
+        assert min(queue, prefill, decode) >= 0 < first  # steps that cost nothing may be told of at once
         assert queue + prefill == pytest.approx(first)
         assert first + decode <= whole
         assert [event.name for event in span.events] == ["first step", "first token"]
