@@ -228,7 +228,7 @@ class FakeEngine:
     def check_room(self) -> None:
         """There is always room."""
 
-    def abort(self, request_id: int) -> None:
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         self._forget(request_id)
 

@@ -63,8 +63,11 @@ class EngineClient(Protocol):
         """Raises OverloadedError while too many wait for any further request that may go to all ranks."""
         ...
 
-    def abort(self, request_id: int) -> None:
-        """Take a request out at once; unknown ids are ignored."""
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
+        """Take a request out at once; unknown ids are ignored.
+
+        ``is_moved``: it goes on elsewhere, so that it is not counted as one that has ended here.
+        """
         ...
 
     async def get_outputs(self) -> list[TokenOutput]:

@@ -298,13 +298,13 @@ class Dispatcher:
         request = replace(routed.request, request_id=routed.wire_id, options=options)
         self._send(routed, request, self._place(request, candidates), now)
 
-    def _recall(self, routed: RoutedRequest) -> None:
-        """Take a request from the rank that has it, if any does."""
+    def _recall(self, routed: RoutedRequest, *, is_moved: bool = False) -> None:
+        """Take a request from the rank that has it, if any does. ``is_moved``: to give it to another."""
         rank = routed.rank
         if rank is not None:
             rank.take(routed)
             assert rank.link is not None
-            rank.link.post(Abort((routed.wire_id,)))
+            rank.link.post(Abort((routed.wire_id,), is_moved))
 
     def _place_held(self, now: float) -> None:
         for routed in list(self._held):
@@ -328,7 +328,7 @@ class Dispatcher:
             better = [other for other in self.ranks.values() if _is_better(other, rank, routed.request)]
             if not better or not rank.num_movable:
                 return
-            self._recall(routed)
+            self._recall(routed, is_moved=True)
             routed.num_moves += 1
             rank.note_moved()
             self._resend(routed, now, better)

@@ -138,8 +138,8 @@ class FrontEndLinks:
                 match await link.receive():
                     case Add(request):
                         self._requests.add(front_end, request)
-                    case Abort(request_ids):
-                        self._requests.abort(front_end, request_ids)
+                    case Abort(request_ids, is_moved):
+                        self._requests.abort(front_end, request_ids, is_moved=is_moved)
                     case Drain(seconds):
                         task_group.start_soon(self._leave_after, seconds + DRAIN_MARGIN_SECONDS, front_end)
                     case Call(call_id, method, arguments):

@@ -189,9 +189,10 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """To a rank: these requests are no longer wanted."""
+    """To a rank: these requests are no longer wanted of it. ``is_moved``: another has them from here on."""
 
     request_ids: tuple[int, ...]
+    is_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

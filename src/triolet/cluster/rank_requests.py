@@ -88,12 +88,17 @@ class RankRequests:
         self.num_waiting_tokens += len(request.prompt_token_ids)
         self._on_change()
 
-    def abort(self, front_end: FrontEndRequests, request_ids: Iterable[int]) -> None:
-        """Take requests out; those that have ended are ignored. Nothing more is said of them."""
+    def abort(
+        self, front_end: FrontEndRequests, request_ids: Iterable[int], *, is_moved: bool = False
+    ) -> None:
+        """Take requests out; those that have ended are ignored. Nothing more is said of them.
+
+        ``is_moved``: another engine has them from here on.
+        """
         for request_id in request_ids:
             own_id = front_end.ids.get(request_id)
             if own_id is not None:
-                self._client.abort(own_id)
+                self._client.abort(own_id, is_moved=is_moved)
                 self._forget(own_id)
 
     def leave(self, front_end: FrontEndRequests) -> None:
@@ -107,8 +112,8 @@ class RankRequests:
         """
         self._is_over = True
         begun = [own_id for own_id, entry in self._entries.items() if entry.has_output]
-        for own_id in self._entries:
-            self._client.abort(own_id)
+        for own_id, entry in self._entries.items():
+            self._client.abort(own_id, is_moved=not entry.has_output)
         self._give(
             [
                 TokenOutput(

@@ -286,8 +286,9 @@ class Router:
         """See :class:`~triolet.cluster.client.EngineClient`."""
         self._dispatcher.check_room(anyio.current_time())
 
-    def abort(self, request_id: int) -> None:
-        """Take a request out at once; ids that have ended are ignored."""
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`. Whoever asks a router moves no requests."""
+        assert not is_moved
         self._dispatcher.abort(request_id, anyio.current_time())
 
     async def get_outputs(self) -> list[TokenOutput]:

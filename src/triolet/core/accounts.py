@@ -91,12 +91,15 @@ class Accounts:
                 self.ended(output.request_id)
         return noted
 
+    def moved(self, request_id: int) -> None:
+        """Another engine has a request from here on; it counts as one of those that ended there."""
+        self._take_out(request_id)
+
     def ended(self, request_id: int) -> None:
         """A request has come to its end, or been taken out."""
-        progress = self._requests.pop(request_id, None)
+        progress = self._take_out(request_id)
         if progress is None:
             return
-        self.deadlines.discard(request_id)
         self._recent_ends.add(self._clock())
         self._live.prompt_tokens.observe(progress.num_prompt_tokens)
         self._live.generation_tokens.observe(progress.num_generated_tokens)
@@ -107,6 +110,12 @@ class Accounts:
         self._live.inference_time.observe(progress.last_token - progress.started)
         if progress.num_generated_tokens > 1:
             self._live.time_per_output_token.observe(decode_time / (progress.num_generated_tokens - 1))
+
+    def _take_out(self, request_id: int) -> _Progress | None:
+        progress = self._requests.pop(request_id, None)
+        if progress is not None:
+            self.deadlines.discard(request_id)
+        return progress
 
     def retry_after(self, num_waiting: int) -> int:
         """Whole seconds until ``num_waiting`` requests will have ended, at the rate of the last ones."""

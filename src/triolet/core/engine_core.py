@@ -112,9 +112,15 @@ class EngineCore:
             for request_id in self._grammars.keys() - set(self._accounts.request_ids):
                 self._constraints.release(self._grammars.pop(request_id))
 
-    def abort(self, request_id: int) -> bool:
-        """Take a request out, wherever it is; False if it has ended already."""
-        self._accounts.ended(request_id)
+    def abort(self, request_id: int, *, is_moved: bool = False) -> bool:
+        """Take a request out, wherever it is; False if it has ended already.
+
+        ``is_moved``: another engine has it from here on, so that only that one counts it.
+        """
+        if is_moved:
+            self._accounts.moved(request_id)
+        else:
+            self._accounts.ended(request_id)
         return self._scheduler.abort(request_id)
 
     def expire(self) -> list[TokenOutput]:

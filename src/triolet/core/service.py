@@ -170,10 +170,10 @@ class CoreService:
         with self._lock:
             self.core.check_room()
 
-    def abort(self, request_id: int) -> None:
-        """Take a request out at once; ids that have ended are ignored."""
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
+        """See :class:`~triolet.cluster.client.EngineClient`."""
         with self._lock:
-            if not self.core.abort(request_id):
+            if not self.core.abort(request_id, is_moved=is_moved):
                 return
             self._books.left(request_id)
         self._go_on()

@@ -49,6 +49,7 @@ EXAMPLES: list[Message] = [
         )
     ),
     messages.Abort((1, 2)),
+    messages.Abort((3,), is_moved=True),
     messages.Outputs(()),
     messages.Outputs(
         (

@@ -37,6 +37,7 @@ class FakeRankClient:
         fail: Callable[[], None] = lambda: None,
     ) -> None:
         self.requests: dict[int, tuple[Request, int]] = {}
+        self.moved: list[int] = []
         self.fail = fail
         self.is_hung = False
         self.calls: list[tuple[Any, ...]] = []
@@ -99,8 +100,10 @@ class FakeRankClient:
     def check_room(self) -> None:
         """There is always room."""
 
-    def abort(self, request_id: int) -> None:
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
         self.requests.pop(request_id, None)
+        if is_moved:
+            self.moved.append(request_id)
 
     async def get_outputs(self) -> list[TokenOutput]:
         while not self._outputs:

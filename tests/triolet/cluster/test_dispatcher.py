@@ -195,7 +195,7 @@ class TestMoving:
         cluster.say(1, said(1, reason=STOP), said(3, 7))
         assert cluster.added(0) == [], "rank 1 runs the one that waited there itself"
         cluster.say(1, said(3, reason=STOP))
-        assert cluster.links[0].take(Abort) == [Abort((4,))]
+        assert cluster.links[0].take(Abort) == [Abort((4,), is_moved=True)]
         (wire_id,) = cluster.added(1)
         cluster.say(0, said(4, 1, reason=STOP))
         cluster.say(1, said(wire_id, 2))
@@ -227,7 +227,7 @@ class TestMoving:
         cluster.now = 2.0
         cluster.tell(0, num_waiting=1, num_running=1)
         assert len(cluster.added(1)) == 1
-        assert cluster.links[0].take(Abort) == [Abort((2,))]
+        assert cluster.links[0].take(Abort) == [Abort((2,), is_moved=True)]
         cluster.now = 3.0
         cluster.tell(0, num_waiting=0, num_running=1)
         assert cluster.added(1) == []

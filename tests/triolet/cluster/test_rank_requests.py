@@ -99,9 +99,12 @@ async def test_a_lost_front_end_takes_its_requests_along() -> None:
     requests.leave(one.requests)
     requests.leave(one.requests)
     assert len(client.requests) == len(requests) == 1
+    assert client.moved == []
     assert requests.num_waiting_tokens == 4
-    requests.abort(two.requests, [1, 99])
+    (own_id,) = client.requests
+    requests.abort(two.requests, [1, 99], is_moved=True)
     assert client.requests == {}
+    assert client.moved == [own_id]
     await requests.wait_idle()
 
 
@@ -130,6 +133,7 @@ async def test_at_the_end_of_a_drain_only_what_has_begun_is_told_so() -> None:
     assert (last.request_id, last.finish_reason) == (1, FinishReason.ERROR)
     assert (last.error, last.is_engine_dead) == ("rank 0: told to end", True)
     assert len(requests) == len(client.requests) == 0
+    assert len(client.moved) == 1, "the one of which nothing was said is counted where it is had next"
 
 
 async def test_after_that_nothing_is_said_of_what_can_be_had_elsewhere() -> None:

@@ -96,6 +96,22 @@ def test_a_request_that_never_began_has_no_times(accounts: Accounts) -> None:
     assert sum(found.queue_time.counts) == sum(found.decode_time.counts) == 0
 
 
+def test_a_request_that_another_engine_has_is_not_counted(accounts: Accounts, clock: Clock) -> None:
+    """However far it had come: it is counted where it ends."""
+    for one in (request(1), request(2)):
+        accounts.added(one)
+    accounts.planned(plan_of(request(2), start=0, num_tokens=5))
+    clock.now += 1
+    accounts.moved(1)
+    accounts.moved(2)
+    accounts.moved(2)
+    found = accounts.statistics()
+    assert sum(found.prompt_tokens.counts) == sum(found.generation_tokens.counts) == 0
+    assert sum(found.inference_time.counts) == 0
+    assert accounts.request_ids == ()
+    assert len(accounts.deadlines) == 0
+
+
 def test_a_preempted_request_has_begun_once(accounts: Accounts, clock: Clock) -> None:
     one = request(1, options=RequestOptions(queue_timeout=1))
     accounts.added(one)

@@ -36,7 +36,8 @@ class FakeClient:
             raise self.refusal
         self.added += [request.request_id for request in requests]
 
-    def abort(self, request_id: int) -> None:
+    def abort(self, request_id: int, *, is_moved: bool = False) -> None:
+        assert not is_moved
         self.aborted.append(request_id)
 
     async def get_outputs(self) -> list[TokenOutput]:
