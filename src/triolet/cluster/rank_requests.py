@@ -129,6 +129,7 @@ class RankRequests:
         """Give the outputs of each step to those they are for, until the engine has stopped."""
         while outputs := await self._client.get_outputs():
             self._give(outputs)
+            del outputs  # or the last ones stay alive as long as the engine is idle
 
     async def wait_idle(self) -> None:
         """Return once no request is under way."""

@@ -67,6 +67,7 @@ class RequestTable:
                 if start:
                     await anyio.lowlevel.checkpoint()
                 self.process(outputs[start : start + OUTPUT_CHUNK])
+            del outputs  # or the last ones stay alive as long as an engine is idle
 
     def process(self, outputs: Sequence[TokenOutput]) -> None:
         """Turn token outputs into request outputs and put them into their mailboxes."""
