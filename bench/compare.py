@@ -41,7 +41,11 @@ _COLUMNS = (
 _NUM_PROMPT_INDICES = 10_000
 _MIN_REQUESTS = 4
 _CEILING_BYTES = 256 << 20
-_FIGURES = {"prompt": "prompt_tokens_per_s", "context": "decode_tokens_per_s"}
+_FIGURES = {
+    "prompt": "prompt_tokens_per_s",
+    "context": "decode_tokens_per_s",
+    "neighbour": "decode_tokens_per_s",
+}
 _ONE_THREAD = "triolet, 1 thread"
 _ROOM = 600
 """Tokens in a context beside the words of its prompt: those of an answer, and of words that are several."""
@@ -144,7 +148,8 @@ def _levels(server: Server, settings: Settings) -> Iterator[_Level]:
     for context in settings.contexts:
         yield _Level(f"context {context}", replace(answer, prompt_words=context), 1, 1)
     if settings.has_neighbour:
-        yield _Level("neighbour", answer, 1, _MIN_REQUESTS)
+        # One answer: a peer whose threads wait for each other takes minutes for it.
+        yield _Level("neighbour", replace(answer, max_tokens=settings.answer_tokens // 2), 1, 1)
 
 
 def _run_server(server: Server, settings: Settings, round_number: int) -> list[dict[str, Any]]:
@@ -200,7 +205,7 @@ def ratios(rows: Sequence[dict[str, Any]], ours: str, theirs: str) -> list[dict[
 def _beside_one_thread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Our speed where a neighbour takes a core, beside that of one thread that has a core for itself."""
     speeds = {
-        (row["server"], row["workload"]): row["output_tokens_per_s"]
+        (row["server"], row["workload"]): row["decode_tokens_per_s"]
         for row in rows
         if row["concurrency"] == 1
     }
