@@ -1,10 +1,11 @@
-"""Clients that others have written, against one real server: ``anthropic`` in Python, ``openai`` on Node."""
+"""Clients of others against one real server: ``anthropic`` and ``litellm`` in Python, ``openai`` on Node."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import anthropic
 import anyio
 import pytest
 from tests.integration.real_server import real_server
+from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import serving
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
-NODE = Path(__file__).parents[1] / "clients" / "node"
+CLIENTS = Path(__file__).parents[1] / "clients"
+NODE = CLIENTS / "node"
 QUESTION: Any = [{"role": "user", "content": "Name three colours."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "max_tokens": 16, "extra_body": {"temperature": 0}}
 CITY = {"type": "string", "enum": ["Oslo", "Rome"]}
@@ -130,3 +134,47 @@ def test_the_flows_of_the_node_client(server: str, node_client: Path) -> None:
     assert results["responses"] == {"text": text, "streamed": text, "follows": True}
     assert results["wrong"] == {"status": 400, "param": "temperature", "kind": "BadRequestError"}
     assert results["left"] == {"models": ["smollm2"]}
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """Two keys, of which one is soon used up."""
+    file = tmp_path / "keys"
+    file.touch(0o600)
+    file.write_text("one one\ntwo two max_requests_per_minute=1\n")
+    return file
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.anyio
+async def test_the_flows_of_litellm(server: str, keys: Path, anyio_backend_name: str) -> None:
+    loading = FakeEngine(is_loading_held=True)
+    loading.model_names = ("smollm2",)
+    async with (
+        serving(FakeEngine(), anyio_backend_name, api_key_file=keys) as guarded,
+        serving(loading, anyio_backend_name, is_ready=False) as other,
+    ):
+        urls = [server, *(f"http://127.0.0.1:{running.port}" for running in (guarded, other))]
+        command = [sys.executable, str(CLIENTS / "litellm_flows.py"), *urls]
+        done = await anyio.run_process(command, check=False)
+        loading.finish_loading()
+    assert done.returncode == 0, done.stderr.decode()
+    results = json.loads(done.stdout)
+    text, errors = results["chat"]["text"], results["errors"]
+    assert len(text.split()) > 3
+    assert results["chat"] == results["stream"] == {"text": text, "tokens": 16}
+    assert results["asynchronous"] == results["router"] == {"text": text}
+    assert results["other_providers"]["text"] == text
+    assert results["other_providers"]["completed"]
+    assert results["tools"]["name"] == "weather"
+    assert results["tools"]["arguments"] == results["tools"]["streamed"]
+    assert results["tools"]["arguments"]["city"] in CITY["enum"]
+    assert isinstance(results["parse"]["is_city"], bool)
+    assert results["responses"] == {"text": text, "status": "incomplete"}
+    assert {name: (kind, status) for name, (kind, status, _) in errors.items()} == {
+        "wrong": ("BadRequestError", 400), "no key": ("AuthenticationError", 401),
+        "no model": ("NotFoundError", 404), "too often": ("RateLimitError", 429),
+        "loading": ("ServiceUnavailableError", 503), "embedding": ("APIError", 501),
+    }  # fmt: skip
+    assert "temperature: must be in [0, 2]" in errors["wrong"][2]
+    assert "it needs an embedding model" in errors["embedding"][2]
