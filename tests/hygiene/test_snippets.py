@@ -22,11 +22,14 @@ RUN_ELSEWHERE = {"README.md": "sh"}
 """The README's two commands are run by .ci/run."""
 
 
-def runnable(language: str) -> list[Snippet]:
+def runnable(language: str, *, is_test: bool = False) -> list[Snippet]:
+    """Those in a language; of tests, or of all else."""
     return [
         snippet
         for snippet in snippets(language)
-        if snippet.reason is None and RUN_ELSEWHERE.get(snippet.path.name) != language
+        if snippet.reason is None
+        and RUN_ELSEWHERE.get(snippet.path.name) != language
+        and ("def test_" in snippet.code) == is_test
     ]
 
 
@@ -75,6 +78,19 @@ def test_shell(snippet: Snippet, live_server: Server, programs: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("snippet", runnable("python", is_test=True), ids=str)
+def test_a_test(snippet: Snippet, tmp_path: Path) -> None:
+    """As its reader runs it: by pytest, with the plugins that are installed."""
+    path = tmp_path / "test_snippet.py"
+    path.write_text(snippet.code)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "kernels")])}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", path],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("snippet", runnable("python"), ids=str)
