@@ -28,7 +28,7 @@ def test_what_is_taken_is_answered_and_the_rest_refused(
     tmp_path: Path, byte_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out.json"
-    load = ["--factor", "10", "--seconds", "2", "--slots", "2", "--queue", "2", "--max-tokens", "40"]
+    load = ["--factor", "10", "--seconds", "2", "--slots", "2", "--queue", "1", "--max-tokens", "40"]
     assert main(["--model", str(byte_model), "--paced", *load, "--json", str(output)]) == 0
     full, overload, after = json.loads(output.read_text())["rows"]
     assert [row["part"] for row in (full, overload, after)] == ["full", "overload", "after"]

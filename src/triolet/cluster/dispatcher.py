@@ -22,6 +22,7 @@ from triolet.cluster.held_requests import HeldRequests
 from triolet.cluster.losses import Losses
 from triolet.cluster.messages import Abort, Add, RankReport, Ready
 from triolet.cluster.placement import REQUEST_COST, Placement, PrefixAffinity
+from triolet.cluster.queue_limits import QueueLimits
 from triolet.cluster.rank_link import ENDED, MessagePost, RankLink, RoutedRequest
 from triolet.core.recent_ends import RecentEnds
 from triolet.errors import InvalidRequestError, OverloadedError
@@ -51,13 +52,12 @@ class Dispatcher:
         affinity = PrefixAffinity(args.block_size) if args.enable_prefix_caching else None
         self.placement = Placement(len(self.ranks), affinity)
         self.outputs: list[TokenOutput] = []
-        self._max_num_queued_requests = args.max_num_queued_requests
-        self._max_num_queued_tokens = args.max_num_queued_tokens
         self._requests: dict[int, RoutedRequest] = {}
         self._held = HeldRequests(args.cluster_join_timeout)
         self._losses = Losses()
         self._retry_ids = count(-1, -1)
         self._recent_ends = RecentEnds()
+        self._limits = QueueLimits(args, self._recent_ends)
 
     @property
     def num_requests(self) -> int:
@@ -220,7 +220,7 @@ class Dispatcher:
             )
 
     def _check_length(self, requests: Sequence[Request]) -> None:
-        num_tokens = sum(len(request.prompt_token_ids) for request in requests)
+        num_tokens = sum(_lengths(requests))
         if num_tokens > MAX_PROMPT_TOKENS:
             raise InvalidRequestError(
                 f"n: the prompt, once for each of {len(requests)} answers, is {num_tokens} tokens, of which "
@@ -240,33 +240,13 @@ class Dispatcher:
 
     def check_room(self, now: float) -> None:
         """Raises OverloadedError while any request that may go to all ranks would be one too many."""
-        self._check_num_queued(list(self.ranks.values()), len(self._held), 1, now)
-
-    def _check_num_queued(self, ranks: Sequence[RankLink], num_held: int, num_new: int, now: float) -> int:
-        num_queued = num_held + sum(rank.num_queued for rank in ranks)
-        max_num_queued = self._max_num_queued_requests * len(ranks)
-        if num_queued + num_new > max_num_queued and not any(rank.has_room for rank in ranks):
-            raise OverloadedError(
-                f"{num_queued} requests are waiting already, and with {num_new} more they would exceed "
-                f"{max_num_queued} (--max-num-queued-requests for each engine); try again later",
-                retry_after=self._recent_ends.retry_after(num_queued, now),
-            )
-        return num_queued
+        self._limits.check_requests(list(self.ranks.values()), len(self._held), 1, now)
 
     def _check_queue(self, requests: Sequence[Request], now: float) -> None:
         ranks = self._wanted(requests[0])
-        held = [one for one in self._held if not set(ranks).isdisjoint(self._wanted(one.request))]
-        num_queued = self._check_num_queued(ranks, len(held), len(requests), now)
-        num_waiting = sum(len(one.request.prompt_token_ids) for one in held)
-        num_waiting += sum(rank.num_queued_tokens for rank in ranks)
-        max_num_waiting = self._max_num_queued_tokens * len(ranks)
-        num_tokens = sum(len(request.prompt_token_ids) for request in requests)
-        if num_waiting and num_waiting + num_tokens > max_num_waiting:
-            raise OverloadedError(
-                f"the prompts that wait have {num_waiting} tokens; with the {num_tokens} of this one they "
-                f"would exceed {max_num_waiting} (--max-num-queued-tokens for each engine); try again later",
-                retry_after=self._recent_ends.retry_after(num_queued, now),
-            )
+        held = [one.request for one in self._held if not set(ranks).isdisjoint(self._wanted(one.request))]
+        self._limits.check_requests(ranks, len(held), len(requests), now)
+        self._limits.check_tokens(ranks, _lengths(held), sum(_lengths(requests)), now)
 
     def _candidates(self, request: Request) -> list[RankLink]:
         return [rank for rank in self._wanted(request) if rank.state is RankState.READY]
@@ -384,6 +364,10 @@ class Dispatcher:
         self._held.check_integrity()
         for rank in self.ranks.values():
             rank.check_integrity()
+
+
+def _lengths(requests: Sequence[Request]) -> list[int]:
+    return [len(request.prompt_token_ids) for request in requests]
 
 
 def _is_better(other: RankLink, rank: RankLink, request: Request) -> bool:

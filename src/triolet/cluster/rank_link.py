@@ -239,6 +239,12 @@ class RankLink:
         return max(0, len(self.requests) + self._num_others - self._max_num_seqs)
 
     @property
+    def num_free_slots(self) -> int:
+        """So many more requests it could run at once, were there blocks for them."""
+        num_free = self._max_num_seqs - len(self.requests) - self._num_others
+        return max(0, num_free) if self.state is RankState.READY else 0
+
+    @property
     def num_queued(self) -> int:
         """So many of its requests wait: as it told last, or more where more must."""
         return max(self.num_over, min(self._num_waiting, len(self.new) + self._num_others))
