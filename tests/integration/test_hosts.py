@@ -19,6 +19,8 @@ import pytest
 from bench.answers import Job, Verdict, ask, expected_texts, make_jobs
 from tests.integration.hosts import Network, why_not
 
+from triolet.cluster.handshake import PROTOCOL_VERSION
+
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 
 SECRET = "a secret that all hosts know"
@@ -176,7 +178,8 @@ async def test_nodes_may_come_late_and_strangers_may_not(cluster: Cluster) -> No
         "secret": 1, "version": 1, "options": 2,
     }, said  # fmt: skip
     assert "secret" in said["secret"].splitlines()[-1]
-    assert "speaks version 1 of the protocol, this one version 2" in said["version"].splitlines()[-1]
+    told = f"speaks version {PROTOCOL_VERSION} of the protocol, this one version {PROTOCOL_VERSION + 1}"
+    assert told in said["version"].splitlines()[-1]
     assert "block_size is 32 at the head, 16 at the node" in said["options"].splitlines()[-1]
     await cluster.whole()
     for rank in range(3):

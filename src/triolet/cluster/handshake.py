@@ -37,7 +37,7 @@ __all__ = [
     "WrongVersionError",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 NONCE_SIZE = 32
 MAX_HANDSHAKE_FRAME = 4096
 

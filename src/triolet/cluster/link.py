@@ -2,7 +2,8 @@
 
 What is posted waits in a buffer, from which :meth:`Link.run` writes as much as there is in one go; no caller
 ever writes to the stream, so cancelling one cannot tear a frame. A side that has heard nothing for a while
-asks with a Ping, which the other side's :meth:`Link.receive` answers by itself.
+asks with a Ping, which the other side's :meth:`Link.receive` answers by itself. One that gives up for lack of
+an answer says so last: the other may have been stopped, or be heard no more though it still hears.
 
 This module knows neither addresses nor what messages mean.
 """
@@ -11,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 
 import anyio
 from anyio.abc import ByteStream
 
 from triolet.cluster.frames import FrameReader, WireError, encode_frame
-from triolet.cluster.messages import Message, Ping, Pong, decode_message, encode_message
+from triolet.cluster.messages import Message, Ping, Pong, Unheard, decode_message, encode_message
 
 __all__ = ["Link", "LinkClosedError"]
 
@@ -29,6 +31,10 @@ PIECE = 1 << 20
 NUM_TICKS = 5
 """A liveness time-out is so many ticks: one that a stalled loop has slept through counts once."""
 
+FAREWELL_SECONDS = 0.5
+"""For the last message, which a stream with room takes at once."""
+
+CLOSED_THERE = "closed by the other side"
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 _logger = logging.getLogger("triolet.cluster.link")
@@ -64,7 +70,8 @@ class Link:
         self._num_written_when_full, self._full_since = -1, 0.0
         self._has_unsent = anyio.Event()
         self._has_written = anyio.Event()
-        self._is_mute = False
+        self._is_mute = self._is_amid_write = False
+        self._farewell: Message | None = None
         self._num_silent_ticks = 0
         self._num_pings = 0
         self._receiving: anyio.CancelScope | None = None
@@ -88,6 +95,7 @@ class Link:
                     tasks.start_soon(self._watch, self._liveness_timeout)
                 await self._closed.wait()
                 tasks.cancel_scope.cancel()
+            await self._say_farewell()
         finally:
             self.close("closed by this side")
             await anyio.aclose_forcefully(self._stream)
@@ -142,6 +150,8 @@ class Link:
                 message = self._take()
                 if type(message) is Ping:
                     self.post(Pong(message.counter))
+                elif type(message) is Unheard:
+                    self.close(f"{CLOSED_THERE}, which heard nothing from here for {message.seconds:g} s")
                 elif message is not None and type(message) is not Pong:
                     return message
             if self._reason is not None:
@@ -186,7 +196,7 @@ class Link:
                 self._num_silent_ticks = 0
                 self._payloads.extend(self._reader.feed(data))
             except anyio.EndOfStream:
-                self.close("closed by the other side")
+                self.close(CLOSED_THERE)
             except BROKEN as error:
                 cause = error.__cause__ or error
                 self.close(f"the connection broke: {str(cause) or type(cause).__name__}")
@@ -211,10 +221,18 @@ class Link:
     async def _write_pieces(self, data: bytes) -> None:
         for start in range(0, len(data), PIECE):
             piece = data[start : start + PIECE]
+            self._is_amid_write = True
             await self._stream.send(piece)
+            self._is_amid_write = start + PIECE < len(data)
             self._num_written_bytes += len(piece)
             self._has_written.set()
             self._has_written = anyio.Event()
+
+    async def _say_farewell(self) -> None:
+        """The last message, if there is one, and no frame is torn that it would come in the midst of."""
+        if self._farewell is not None and not self._is_amid_write:
+            with anyio.move_on_after(FAREWELL_SECONDS), suppress(*BROKEN):
+                await self._stream.send(encode_frame(encode_message(self._farewell)))
 
     async def _watch(self, timeout: float) -> None:
         """Ask when nothing was heard for a tick; close after as many as make up the time-out."""
@@ -224,6 +242,7 @@ class Link:
                 continue  # what has come is not looked at: that is our fault, not theirs
             self._num_silent_ticks += 1
             if self._num_silent_ticks >= NUM_TICKS:
+                self._farewell = Unheard(timeout)
                 self.close(f"silent for {timeout:g} s")
             elif self._num_silent_ticks > 1:
                 self._num_pings += 1

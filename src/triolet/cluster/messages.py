@@ -44,6 +44,7 @@ __all__ = [
     "Start",
     "Stop",
     "Topology",
+    "Unheard",
     "Welcome",
     "decode_message",
     "encode_message",
@@ -279,16 +280,23 @@ class Pong:
     counter: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """The last message on a link: it is given up, as nothing was heard of the other side for so long."""
+
+    seconds: float
+
+
 Message = (
     Start | Topology | Drain | Stop | Phase | Ready | Beat | Dead | Add | Abort | Outputs
-    | Join | Welcome | Refused | RankReports | Leaving | Call | Result | Ping | Pong
+    | Join | Welcome | Refused | RankReports | Leaving | Call | Result | Ping | Pong | Unheard
 )  # fmt: skip
 
 _TAGS: dict[type[Any], int] = {
     Start: 1, Topology: 2, Drain: 3, Stop: 4, Phase: 5, Ready: 6, Beat: 7, Dead: 8,
     Add: 16, Abort: 17, Outputs: 18,
     Join: 32, Welcome: 33, Refused: 34, RankReports: 35, Leaving: 36,
-    Call: 48, Result: 49, Ping: 50, Pong: 51,
+    Call: 48, Result: 49, Ping: 50, Pong: 51, Unheard: 52,
 }  # fmt: skip
 
 _ENCODERS: dict[type[Any], Encoder] = {

@@ -70,4 +70,5 @@ EXAMPLES: list[Message] = [
     messages.Result(6, None, RemoteError("InvalidRequestError", "no", {"param": "mode"})),
     messages.Ping(1),
     messages.Pong(1),
+    messages.Unheard(2.5),
 ]

@@ -58,14 +58,16 @@ def test_a_listener_with_another_secret_is_left() -> None:
 
 def test_another_version_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = dialer(), listener()
-    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 2)
+    version = handshake.PROTOCOL_VERSION
+    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 77)
     with pytest.raises(
-        WrongVersionError, match="speaks version 1 of the protocol, this one version 2"
+        WrongVersionError, match=f"speaks version {version} of the protocol, this one version 77"
     ) as caught:
         there.challenge(here.hello)
-    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", 1)
+    monkeypatch.setattr(handshake, "PROTOCOL_VERSION", version)
     assert caught.value.reply is not None
-    with pytest.raises(WrongVersionError, match="speaks version 2 of the protocol, this one version 1"):
+    told = f"speaks version 77 of the protocol, this one version {version}"
+    with pytest.raises(WrongVersionError, match=told):
         here.answer(caught.value.reply)
 
 

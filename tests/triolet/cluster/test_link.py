@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -10,12 +11,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteSendStream, ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.streams.stapled import StapledByteStream
 
 from triolet.cluster import link as link_module
 from triolet.cluster.frames import WireError, encode_frame
 from triolet.cluster.link import Link, LinkClosedError
-from triolet.cluster.messages import Call, Dead, Phase, Ping, Pong, RemoteError, encode_message
+from triolet.cluster.messages import Call, Dead, Phase, Ping, Pong, RemoteError, Unheard, encode_message
 from triolet.cluster.transport import Address, SocketTransport
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +53,21 @@ async def link_and_stream(liveness_timeout: float | None = None) -> AsyncIterato
         tasks.start_soon(link.run)
         yield link, there
         link.close("the test is over")
+
+
+class Swallowing(ByteSendStream):
+    """What is sent does not arrive."""
+
+    async def send(self, item: bytes) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def read_all(stream: ByteStream) -> bytes:
+    """What comes until the other side closes it."""
+    return b"".join([data async for data in stream])
 
 
 async def test_messages_arrive_in_order() -> None:
@@ -204,7 +221,38 @@ async def test_silence_closes_the_link() -> None:
         with pytest.raises(LinkClosedError, match=r"here: silent for 1 s"):
             await link.receive()
         assert anyio.current_time() - start >= 0.75
-        assert await stream.receive() == b"".join(encode_frame(encode_message(Ping(n))) for n in (1, 2, 3))
+        sent = [Ping(1), Ping(2), Ping(3), Unheard(1.0)]
+        assert await read_all(stream) == b"".join(encode_frame(encode_message(one)) for one in sent)
+
+
+async def test_who_is_no_longer_heard_is_told_so_while_it_still_hears() -> None:
+    """The way from there is cut; or its process was stopped, and looks at what has come meanwhile."""
+    to_there, from_here = await stream_pair()
+    into_nothing, nothing = await stream_pair()
+    here = Link(StapledByteStream(to_there, nothing), name="here", liveness_timeout=0.25)
+    there = Link(StapledByteStream(Swallowing(), from_here), name="there")
+    async with to_there, from_here, nothing, into_nothing, anyio.create_task_group() as tasks:
+        for link in (here, there):
+            tasks.start_soon(link.run)
+        there.post(Phase("unheard"))
+        with pytest.raises(LinkClosedError, match=r"^here: silent for 0.25 s$"):
+            await here.receive()
+        told = "there: closed by the other side, which heard nothing from here for 0.25 s"
+        with pytest.raises(LinkClosedError, match=re.escape(told)):
+            await there.receive()
+
+
+async def test_no_frame_is_torn_by_the_last_message() -> None:
+    stream, other = await stream_pair()
+    here, there = Link(stream, name="here", liveness_timeout=0.25), Link(other, name="there")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(here.run)
+        here.post(Phase("x" * 4_000_000))
+        with pytest.raises(LinkClosedError, match="silent"):
+            await here.receive()
+        tasks.start_soon(there.run)
+        with pytest.raises(LinkClosedError, match=r"^there: closed by the other side$"):
+            await there.receive()
 
 
 async def test_an_idle_link_stays_open() -> None:
