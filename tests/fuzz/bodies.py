@@ -56,6 +56,8 @@ _RICH: tuple[tuple[str, Mapping[str, Any]], ...] = (
         "tools": [{"type": "function", "name": "f", "parameters": _SCHEMA}],
         "text": {"format": {"type": "text"}},
     }),
+    ("/v1/responses", {"input": "t", "background": True, "stream": True, "max_output_tokens": 3}),
+    ("/v1/responses", {"input": "t", "background": True, "max_output_tokens": 3}),
     ("/v1/messages", {
         "model": "letters", "max_tokens": 3, "system": "s", "stream": True, "stop_sequences": ["x"],
         "messages": [{"role": "user", "content": [{"type": "text", "text": "t"}]}], "temperature": 0.5,

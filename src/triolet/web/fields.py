@@ -71,7 +71,6 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 """Fields of a chat completion that are not served, with the values of them that ask for nothing."""
 
 RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
-    "background": (False,),
     "context_management": ([],),
     "conversation": (),
     "logprobs": (False,),
@@ -87,7 +86,6 @@ RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 """Fields of a request for a response that are not served, with the values of them that ask for nothing."""
 
 _INSTEAD: Mapping[str, str] = {
-    "background": "send stream and read the answer as it comes, or wait for it",
     "context_management": "leave older items out of input, or send truncation: auto",
     "conversation": "send previous_response_id",
     "function_call": "send tool_choice",

@@ -38,6 +38,8 @@ class RequestScope:
     """The name that it asks for."""
     key_name: str = ""
     generation: Generation | None = None
+    is_background: bool = False
+    """What is generated goes on after the answer."""
     finished: object = None
     """The response that has got what every one gets."""
 

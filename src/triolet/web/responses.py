@@ -22,6 +22,7 @@ from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import ChatLogprobs
 from triolet.web.messages import check_num_messages
 from triolet.web.request_scope import request_scope
+from triolet.web.responses_background import BackgroundResponses, LogReader
 from triolet.web.responses_conversation import PREFIX, Conversation, read_conversation
 from triolet.web.responses_directory import ResponseDirectory, Running
 from triolet.web.responses_input import Item, messages_of
@@ -33,23 +34,28 @@ from triolet.web.responses_truncation import Truncation
 from triolet.web.schema import decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
+from triolet.web.sse import stream_response
 
 __all__ = ["add_response_routes"]
 
 LONGEST_PAGE = 100
 _LIMIT = re.compile("[0-9]{1,3}")
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebSettings) -> None:
     """Add the routes to a blueprint."""
     directory = ResponseDirectory(engine, settings)
     truncation = Truncation(engine)
+    background = BackgroundResponses(directory.logs, settings.response_store_size)
 
     @blueprint.post("/v1/responses")
     async def create_response() -> Response:
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ResponsesBody)
             is_stored = _is_stored(body, directory)
+            if body.background:
+                background.check_room()
             head = AnswerHead.create(PREFIX, check_model(engine, body.model), settings)
             require_serving(engine)
             conversation = await read_conversation(body, head.id, directory, caller_key())
@@ -60,25 +66,42 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             settings.clock,
             on_end=directory.keep,
         )
-        running = Running(caller_key(), is_stored, generation, conversation.items, shape.response)
+        is_background = bool(body.background)
+        running = Running(
+            caller_key(), is_stored, generation, conversation.items, shape.response, is_background
+        )
         request_scope().exits.callback(directory.begin(head.id, running))
+        if is_background:
+            log = directory.logs.open(head.id) if body.stream else None
+            background.start(head.id, generation, shape)
+            if log is None:
+                return json_response(shape.response("in_progress"))
+            return stream_response(LogReader(log, 0, ping_interval=settings.ping_interval))
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )
 
-    _add_stored_response_routes(blueprint, directory)
+    _add_stored_response_routes(blueprint, directory, settings.ping_interval)
 
 
-def _add_stored_response_routes(blueprint: Blueprint, directory: ResponseDirectory) -> None:
+def _add_stored_response_routes(
+    blueprint: Blueprint, directory: ResponseDirectory, ping_interval: float
+) -> None:
     @blueprint.get("/v1/responses/<response_id>")
     async def retrieve_response(response_id: str) -> Response:
-        """A response as it is now. Its events are not kept: it cannot be streamed again."""
-        for name in ("starting_after", "stream"):
-            if request.args.get(name, "false").lower() != "false":
-                raise InvalidRequestError(
-                    f"{name}: the events of a response are not kept; retrieve it without", param=name
-                )
-        return _told(await directory.find(response_id, caller_key(), param="response_id"))
+        """A response as it is now, or its events, where they are kept."""
+        start = _first_event()
+        found = await directory.find(response_id, caller_key(), param="response_id")
+        if start is None:
+            return _told(found)
+        log = directory.logs.find(response_id)
+        if log is None:
+            raise InvalidRequestError(
+                "stream: the events of this response are not kept here: only those of one that was asked for "
+                "with background and stream are, for a while, where it is written; retrieve it without",
+                param="stream",
+            )
+        return stream_response(LogReader(log, start, ping_interval=ping_interval))
 
     @blueprint.delete("/v1/responses/<response_id>")
     async def delete_response(response_id: str) -> Response:
@@ -139,7 +162,32 @@ def _is_stored(body: ResponsesBody, directory: ResponseDirectory) -> bool:
             "conversation as input",
             param="store",
         )
+    if body.background and (body.store is False or directory.is_off):
+        raise InvalidRequestError(
+            "background: needs a response that is stored, or it could never be retrieved"
+            + (
+                "; this server keeps none (--response-store-size)"
+                if directory.is_off
+                else "; leave out store"
+            ),
+            param="background",
+        )
     return body.store is not False and not directory.is_off
+
+
+def _first_event() -> int | None:
+    """The number of the first event that the parameters ask for; None where they ask for no stream."""
+    stream, after = (request.args.get(name) for name in ("stream", "starting_after"))
+    if stream not in (None, "true", "false"):
+        raise InvalidRequestError(f"stream: must be true or false, got {stream!r:.60}", param="stream")
+    if after is not None and (stream != "true" or not _NUMBER.fullmatch(after)):
+        raise InvalidRequestError(
+            f"starting_after: must be the number of an event, with stream=true, got {after!r:.60}",
+            param="starting_after",
+        )
+    if stream != "true":
+        return None
+    return 0 if after is None else int(after) + 1
 
 
 def _told(stored: StoredResponse) -> Response:

@@ -15,6 +15,7 @@ from triolet.cluster.launcher_link import NoAnswer
 from triolet.errors import RequestError
 from triolet.web.generation import Generation
 from triolet.web.peers import do_everywhere
+from triolet.web.responses_log import EventLogs
 from triolet.web.responses_store import ResponseStore, StoredResponse
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -47,7 +48,8 @@ class ResponseOutOfReachError(RequestError):
 class Running:
     """A response that is being written. ``show(status)`` is what there is of it.
 
-    ``is_stored``: it can be found, and is kept once it has ended, unless it is deleted before.
+    ``is_stored``: it can be found, and is kept once it has ended, unless it is deleted before. What is
+    written in the background is ended then: nobody would ever see it.
     """
 
     owner: str
@@ -55,6 +57,7 @@ class Running:
     generation: Generation
     items: Sequence[dict[str, Any]]
     show: Callable[[str], dict[str, Any]]
+    is_background: bool = False
 
     def as_stored(self, response: dict[str, Any]) -> StoredResponse:
         encode = msgspec.json.encode
@@ -62,11 +65,15 @@ class Running:
 
 
 class ResponseDirectory:
-    """The responses of one engine. ``engine`` is told of those that are cancelled."""
+    """The responses of one engine. ``engine`` is told of those that are cancelled.
+
+    ``logs`` are the events of some, and are forgotten with them.
+    """
 
     def __init__(self, engine: ServingEngine, settings: WebSettings) -> None:
         self._store = ResponseStore(settings.response_store_size, settings.response_store_bytes)
         self._engine = engine
+        self.logs = EventLogs(settings.response_store_bytes)
         self._peers = settings.peers
         self._running: dict[str, Running] = {}
         settings.peers.answer(
@@ -127,10 +134,14 @@ class ResponseDirectory:
 
     async def _delete_here(self, response_id: str, owner: str) -> bool:
         running = self._stored_running(response_id, owner)
+        if running is None and not self._store.delete(response_id, owner):
+            return False
+        self.logs.lose(response_id)
         if running is not None:
             running.is_stored = False
-            return True
-        return self._store.delete(response_id, owner)
+            if running.is_background:
+                await self._engine.abort(running.generation.request_ids)
+        return True
 
     async def _cancel_here(self, response_id: str, owner: str) -> list[Any] | None:
         running = self._running.get(response_id)

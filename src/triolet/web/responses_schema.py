@@ -91,6 +91,7 @@ class ResponsesBody(CommonBody, kw_only=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
+    background: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     include: list[str] | None = None
     max_output_tokens: int | None = None

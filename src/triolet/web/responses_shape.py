@@ -38,7 +38,7 @@ def response_head(head: AnswerHead, body: ResponsesBody, *, is_stored: bool) -> 
         "object": "response",
         "created_at": head.created,
         "model": head.model,
-        "background": False,
+        "background": bool(body.background),
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,

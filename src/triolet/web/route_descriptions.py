@@ -116,7 +116,12 @@ ROUTES: tuple[Route, ...] = (
     ),
     _get(
         "/v1/responses/{response_id}", "A response that is being written or was kept.", "generation",
-        parameters=(_RESPONSE_ID,), answer=Response,
+        answer=Response, event=ResponseEvent,
+        parameters=(
+            _RESPONSE_ID,
+            Parameter(name="stream", schema={"type": "boolean", "default": False}),
+            Parameter(name="starting_after", schema={"type": "integer", "minimum": 0}),
+        ),
     ),
     Route(
         method="delete", path="/v1/responses/{response_id}", summary="Forget a response.", tag="generation",

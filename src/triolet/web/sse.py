@@ -6,7 +6,7 @@ The parts of a chunk that never change are encoded once. Knows the frame of a ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -18,7 +18,7 @@ from triolet.errors import EngineGenerateError, TrioletError
 from triolet.web.errors import error_body
 from triolet.web.generation import Delta, Generation, PromptProgress, Usage
 
-__all__ = ["ChunkFrame", "EventStream", "StreamShape", "event_stream_response"]
+__all__ = ["PING", "ChunkFrame", "EventStream", "StreamShape", "event_stream_response", "stream_response"]
 
 logger = logging.getLogger("triolet.web")
 
@@ -188,6 +188,11 @@ async def event_stream_response(
     except BaseException:
         generation.abort()
         raise
+    return stream_response(body)
+
+
+def stream_response(body: AsyncIterable[bytes]) -> Response:
+    """A response that is sent as its body comes."""
     response = Response(body, content_type="text/event-stream; charset=utf-8")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"

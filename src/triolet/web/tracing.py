@@ -95,7 +95,7 @@ class Tracing:
         ended = self._clock()
         offset = self._wall_clock() - ended
         attributes = dict(_attributes(scope, found, found.generation, status, ended))
-        if (error := _error_type(found.generation, status, is_shutdown=is_shutdown)) is not None:
+        if (error := _error_type(found, found.generation, status, is_shutdown=is_shutdown)) is not None:
             attributes["error.type"] = error
         span = self._tracer.start_span(
             f"{attributes['gen_ai.operation.name']} {attributes['gen_ai.request.model']}",
@@ -192,10 +192,12 @@ def _request_attributes(params: SamplingParams | BeamSearchParams | None) -> Ite
             yield "gen_ai.request.seed", params.seed
 
 
-def _error_type(generation: Generation, status: int | None, *, is_shutdown: bool) -> str | None:
+def _error_type(
+    found: RequestScope, generation: Generation, status: int | None, *, is_shutdown: bool
+) -> str | None:
     if generation.failure is not None:
         return type(generation.failure).__name__
-    if not generation.is_finished:
+    if not generation.is_finished and not found.is_background:
         return "shutdown" if is_shutdown else "client_disconnected"
     return str(status) if status is not None and status >= 500 else None
 

@@ -75,7 +75,7 @@ def test_some_tools_may_be_allowed() -> None:
 
 def test_what_changes_nothing_is_taken() -> None:
     body = body_of(
-        background=False, conversation=None, prompt_cache_key="k", safety_identifier="s", service_tier="flex",
+        background=True, conversation=None, prompt_cache_key="k", safety_identifier="s", service_tier="flex",
         store=True, truncation="disabled", max_tool_calls=3, include=["reasoning.encrypted_content"],
         metadata={"a": "b"}, stream=True, stream_options={"include_obfuscation": False},
     )  # fmt: skip
@@ -88,7 +88,6 @@ def test_what_changes_nothing_is_taken() -> None:
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": 5}, "input"),
-        ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "1"}}, "prompt"),
         ({"max_tokens": 5}, "max_tokens"),
