@@ -20,7 +20,7 @@ tensors are contiguous and on the device of the logits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -180,7 +180,9 @@ class DeviceAdjustments:
     """What is done to each row of logits before the draw, in this order.
 
     1. ``biases (N,)`` float32 are added to those of ``bias_token_ids (N,)`` int32: of row r, the ones from
-       ``bias_starts`` to before ``bias_ends`` (R,) int32; no token twice. Minus infinity forbids a token.
+       ``bias_starts`` to before ``bias_ends`` (R,) int32. Minus infinity forbids a token; no token has two
+       others. Those with a token in ``bias_conditions (N,)`` int32, not -1, are added only if that is the
+       row's in ``last_token_ids (R,)`` int64.
     2. Penalties ``repetition``, ``frequency``, ``presence`` (R,) float32, by what row ``history_rows (R,)``
        int32 of the histories says; -1 is no penalties. ``prompt_bits (H, ceil(V / 32))`` int32: bit
        ``i % 32`` of word ``i // 32`` is set if token i is in the prompt; ``output_counts (H, V)`` int32: how
@@ -196,6 +198,8 @@ class DeviceAdjustments:
     bias_ends: Tensor
     bias_token_ids: Tensor
     biases: Tensor
+    bias_conditions: Tensor
+    last_token_ids: Tensor
     repetition: Tensor
     frequency: Tensor
     presence: Tensor
@@ -226,6 +230,8 @@ class DeviceAdjustments:
             bias_ends=zeros(num_rows),
             bias_token_ids=zeros(num_biases),
             biases=zeros(num_biases, dtype=torch.float32),
+            bias_conditions=zeros(num_biases) - 1,
+            last_token_ids=zeros(num_rows, dtype=torch.int64),
             repetition=zeros(num_rows, dtype=torch.float32) + 1,
             frequency=zeros(num_rows, dtype=torch.float32),
             presence=zeros(num_rows, dtype=torch.float32),
@@ -235,6 +241,16 @@ class DeviceAdjustments:
             mask_rows=zeros(num_rows) - 1,
             masks=zeros(num_masks, num_mask_words(vocab_size)),
         )
+
+    def from_row(self, first: int) -> Self:
+        """Those of the rows from ``first`` on; histories, masks and biases are the same."""
+        return replace(self, **{name: getattr(self, name)[first:] for name in BY_ROW})
+
+
+BY_ROW = (
+    "bias_starts", "bias_ends", "last_token_ids", "repetition", "frequency", "presence", "history_rows",
+    "mask_rows",
+)  # fmt: skip
 
 
 def num_mask_words(vocab_size: int) -> int:

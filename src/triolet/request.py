@@ -153,9 +153,14 @@ class Request:
     def is_chosen_by_host(self) -> bool:
         """Whether its tokens are chosen beside the device, from logits that are brought over.
 
-        The host may have to know what was said before, so no two tokens of it are on their way at once.
+        The host has to know what was said before, so no two tokens of it are on their way at once.
         """
-        return self.adjustments is not None
+        adjustments = self.adjustments
+        return adjustments is not None and (
+            adjustments.grammar is not None
+            or adjustments.thinking_limit is not None
+            or bool(adjustments.processors)
+        )
 
 
 @dataclass(frozen=True, slots=True)

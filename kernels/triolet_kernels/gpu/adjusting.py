@@ -35,6 +35,7 @@ class AdjustingKernels:
             (num_rows,),
             self._device.configurations.only("add_biases"),
             *(logits, rows.bias_starts, rows.bias_ends, rows.bias_token_ids, rows.biases),
+            *(rows.bias_conditions, rows.last_token_ids),
             SIZE=size,
         )
         configuration = self._device.configurations.only("penalize_and_mask")
@@ -75,16 +76,21 @@ class AdjustingKernels:
 
 @triton.jit
 def _add_biases(
-    logits, bias_starts, bias_ends, bias_token_ids, biases, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):
+    logits, bias_starts, bias_ends, bias_token_ids, biases, bias_conditions, last_token_ids,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     end = tl.load(bias_ends + index)
+    last = tl.load(last_token_ids + index)
     for start in range(tl.load(bias_starts + index), end, BLOCK):
         entries = start + tl.arange(0, BLOCK)
         is_inside = entries < end
-        places = logits + index * SIZE + tl.load(bias_token_ids + entries, mask=is_inside, other=0)
-        added = tl.load(biases + entries, mask=is_inside, other=0.0)
-        tl.store(places, tl.load(places, mask=is_inside, other=0.0) + added, mask=is_inside)
+        conditions = tl.load(bias_conditions + entries, mask=is_inside, other=0)
+        counts = is_inside & ((conditions < 0) | (conditions == last))
+        token_ids = tl.load(bias_token_ids + entries, mask=counts, other=0)
+        added = tl.load(biases + entries, mask=counts, other=0.0)
+        # A token with a bias may be forbidden as well, in the same moment.
+        tl.atomic_add(logits + index * SIZE + token_ids, added, mask=counts, sem="relaxed")
 
 
 @triton.jit

@@ -17,7 +17,9 @@ from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import (
     activation,
     attention,
+    device_adjusting,
     device_drawing,
+    device_logprobs,
     drawing,
     experts,
     linear,
@@ -29,7 +31,12 @@ from triolet_kernels.reference.experts import PackedExperts
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
 
 if TYPE_CHECKING:
-    from triolet_kernels.device_draws import DeviceDraws, DeviceDrawSettings
+    from triolet_kernels.device_draws import (
+        DeviceAdjustments,
+        DeviceDraws,
+        DeviceDrawSettings,
+        DeviceLogprobs,
+    )
 
 __all__ = ["ReferenceOps"]
 
@@ -122,6 +129,17 @@ class ReferenceOps:
     def draw_on_device(self, logits: Tensor, settings: DeviceDrawSettings, draws: DeviceDraws) -> None:
         """See :mod:`triolet_kernels.device_draws`."""
         device_drawing.draw_on_device(logits, settings, draws)
+
+    def adjust_on_device(self, logits: Tensor, adjustments: DeviceAdjustments) -> None:
+        device_adjusting.adjust_on_device(logits, adjustments)
+
+    def note_on_device(self, adjustments: DeviceAdjustments, token_ids: Tensor) -> None:
+        device_adjusting.note_on_device(adjustments, token_ids)
+
+    def logprobs_on_device(
+        self, logits: Tensor, draws: DeviceDraws, logprobs: DeviceLogprobs, *, is_processed: bool = False
+    ) -> None:
+        device_logprobs.logprobs_on_device(logits, draws, logprobs, is_processed=is_processed)
 
     def draw_masked(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64], masks: NDArray[np.int32]

@@ -66,6 +66,10 @@ class Adjuster:
         if row.request.adjustments is not None and row.slot not in self._refusals:
             self._adjusters[row.slot].history.extend(token_ids)
 
+    def of(self, row: PlanRow) -> RowAdjuster | None:
+        """What adjusts a row whose request asks for it; None where its history cannot be taken."""
+        return self._adjusters.get(row.slot)
+
     def forbidding_options(self, row: PlanRow) -> list[str]:
         """Names of what may forbid tokens to a row, for a message."""
         return self._adjusters[row.slot].forbidding_options()

@@ -18,7 +18,8 @@ one row and knows nothing of the others, of plans or of torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,28 @@ from triolet.runtime.history import TokenCounts, TokenHistory
 from triolet.runtime.thinking import ThinkingPhase
 from triolet.sampling_params import LogitsProcessor
 
-__all__ = ["AdjustmentError", "RowAdjuster"]
+__all__ = ["ANY_TOKEN", "AdjustmentError", "RowAdjuster", "TokenBiases"]
 
 Row = NDArray[np.float32]
 
 FORBIDDEN = np.float32(-np.inf)
+
+
+ANY_TOKEN = -1
+"""As the token that an output is to end with: whichever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBiases:
+    """What is added to the logits of single tokens ``(N,)``; minus infinity forbids one.
+
+    ``last_token_ids``: each is added only where the output ends with that token, or with ``ANY_TOKEN``. No
+    token has two but to be forbidden.
+    """
+
+    token_ids: NDArray[np.int32]
+    biases: NDArray[np.float32]
+    last_token_ids: NDArray[np.int32]
 
 
 class AdjustmentError(Exception):
@@ -51,10 +69,10 @@ class RowAdjuster:
         )
         """Whether logits are left as they are: the request has a grammar, at most."""
         has_repetition = adjustments.repetition_penalty != 1
-        self._has_penalties = (
+        self.has_penalties = (
             has_repetition or adjustments.presence_penalty != 0 or adjustments.frequency_penalty != 0
         )
-        counts = TokenCounts(prompt_token_ids if has_repetition else ()) if self._has_penalties else None
+        counts = TokenCounts(prompt_token_ids if has_repetition else ()) if self.has_penalties else None
         limit = adjustments.thinking_limit
         self._thinking = None if limit is None else ThinkingPhase(limit)
         self.history = TokenHistory(output_token_ids, counts, self._thinking)
@@ -77,9 +95,43 @@ class RowAdjuster:
             row[:] = _process(processor, self.history.output_token_ids, row)
         if len(self._biases):
             row[self._bias_token_ids] += self._biases
-        if self._has_penalties:
+        if self.has_penalties:
             self._penalize(row)
         self._forbid(row)
+
+    def token_biases(self, num_unknown: int) -> TokenBiases:
+        """The biases and, but for ``allowed_token_ids``, what is forbidden, before the output is all known:
+        it has ``num_unknown`` (0 or 1) tokens more than the history."""
+        forbidden = [(int(token_id), ANY_TOKEN) for token_id in self._always_banned]
+        num_output = len(self.history.output_token_ids) + num_unknown
+        if num_output < self._adjustments.min_tokens:
+            forbidden += [(int(token_id), ANY_TOKEN) for token_id in self._end_token_ids]
+        if num_output and self._banned_after:
+            forbidden += self._banned_next() if num_unknown else self._banned_now()
+        token_ids = [*self._bias_token_ids.tolist(), *(token_id for token_id, _ in forbidden)]
+        biases = [*self._biases.tolist(), *[FORBIDDEN] * len(forbidden)]
+        last_token_ids = [*[ANY_TOKEN] * len(self._biases), *(last for _, last in forbidden)]
+        return TokenBiases(
+            np.array(token_ids, dtype=np.int32),
+            np.array(biases, dtype=np.float32),
+            np.array(last_token_ids, dtype=np.int32),
+        )
+
+    def _banned_now(self) -> Iterator[tuple[int, int]]:
+        """The tokens that may not follow the output."""
+        output = self.history.output_token_ids
+        for prefix, last in self._banned_after.get(output[-1], ()):
+            if tuple(output[-len(prefix) :]) == prefix:
+                yield last, ANY_TOKEN
+
+    def _banned_next(self) -> Iterator[tuple[int, int]]:
+        """The tokens that may not follow one more token than the output has, each with that token."""
+        output = self.history.output_token_ids
+        for sequences in self._banned_after.values():
+            for prefix, last in sequences:
+                begun = prefix[:-1]
+                if not begun or tuple(output[-len(begun) :]) == begun:
+                    yield last, prefix[-1]
 
     def _forced_token(self) -> int | None:
         return None if self._thinking is None else self._thinking.forced_token(self.history.output_token_ids)
@@ -106,10 +158,9 @@ class RowAdjuster:
         output = self.history.output_token_ids
         if len(self._always_banned):
             row[self._always_banned] = FORBIDDEN
-        if output and self._banned_after:
-            for prefix, last in self._banned_after.get(output[-1], ()):
-                if tuple(output[-len(prefix) :]) == prefix:
-                    row[last] = FORBIDDEN
+        if output:
+            for last, _ in self._banned_now():
+                row[last] = FORBIDDEN
         if len(output) < self._adjustments.min_tokens:
             row[self._end_token_ids] = FORBIDDEN
 

@@ -74,9 +74,16 @@ class OverlappedRunner(ModelRunner):
         )
         assert isinstance(loaded.ops, DrawsOnDevice), "operations on a device draw there"
         self._device = device
-        self._draws = DeviceSampler(device, loaded.ops, host, logprobs_mode=args.logprobs_mode)
         self._empty_slot = args.max_num_seqs
         self._last_token_ids = torch.full((args.max_num_seqs + 1,), NOTHING, device=device.torch_device)
+        self._draws = DeviceSampler(
+            device,
+            loaded.ops,
+            host,
+            vocab_size=loaded.vocab_size,
+            last_token_ids=self._last_token_ids,
+            logprobs_mode=args.logprobs_mode,
+        )
         self._graphs = DecodeGraphs(
             device,
             self._forward,
@@ -110,6 +117,7 @@ class OverlappedRunner(ModelRunner):
         assert self._kv_cache, "there is no KV cache now"
         while self._under_way and self._under_way[0].is_settled:
             self._under_way.popleft()
+        self._draws.begin(plan.rows)
         batch = self._batch_builder.build(plan.rows)
         inputs = StepInputs.of(batch, plan.rows, self._empty_slot)
         hidden = self._graphs.run(inputs)
@@ -121,9 +129,7 @@ class OverlappedRunner(ModelRunner):
         draws = self._draws.draw(hidden[:num_sampled], rows, self._model.logits) if rows else None
         step = StepUnderWay(self._finish, plan, batch.errors, prompts, draws)
         if draws is not None:
-            # A row that is not finite has drawn no token; what it computes next is thrown away.
-            token_ids = draws.last_token_ids.clamp(0, self.vocab_size - 1)
-            self._last_token_ids.index_copy_(0, draws.slots, token_ids)
+            self._draws.remember(draws)
         while len(self._under_way) >= self.max_steps_under_way:  # one that nobody took
             self._under_way.popleft().settle()
         self._under_way.append(step)
@@ -136,7 +142,6 @@ class OverlappedRunner(ModelRunner):
         return self._model.forward(token_ids, tensors.attention, self._kv_cache, tensors.logit_rows)
 
     def _finish(self, step: StepUnderWay) -> StepResult:
-        self._draws.begin(step.plan.rows)
         indices = [index for index, row in enumerate(step.plan.rows) if row.is_sampled]
         sampled: list[SampledRow] = [] if step.draws is None else self._draws.finish(step.draws)
         errors = {

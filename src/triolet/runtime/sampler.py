@@ -71,12 +71,12 @@ class Sampler:
         """``ops`` None draws with the reference implementation."""
         self._ops = ops or ReferenceOps()
         self._is_raw = logprobs_mode == "raw"
-        self._adjuster = Adjuster(vocab_size)
+        self.adjuster = Adjuster(vocab_size)
         self._grammars = GrammarMasks(vocab_size, constraints)
 
     def begin(self, rows: Sequence[PlanRow]) -> None:
         """Take note of the sequences that are new in their slots, in the rows of a plan."""
-        self._adjuster.begin(rows)
+        self.adjuster.begin(rows)
         self._grammars.begin(rows)
 
     def sample(
@@ -117,7 +117,7 @@ class Sampler:
         if sampled.error is not None:
             return sampled
         try:
-            self._adjuster.commit(row, sampled.token_ids)
+            self.adjuster.commit(row, sampled.token_ids)
             error = self._grammars.commit(row, sampled.token_ids)
         except Exception as exc:
             # Not passed on: rows before this one are committed, so the step must not be run again.
@@ -134,7 +134,7 @@ class Sampler:
         errors: dict[int, str] = {}
         if array is not None:
             raw = self._keep_raw(array, requests)
-            errors = self._adjuster.adjust(array, rows)
+            errors = self.adjuster.adjust(array, rows)
         drawn, held = draw_held(self._grammars, self._ops, logits, rows, is_processed=not self._is_raw)
         is_finite = np.isfinite(drawn.highest).tolist()
         step = _Step(array, raw, drawn, drawn.token_ids.tolist(), is_finite, errors, held)
@@ -179,12 +179,15 @@ class Sampler:
             return SampledRow(token_ids=(0,), error=step.errors[position])
         if position in step.grammar_errors:
             return _failure_of_grammar(step.grammar_errors[position])
-        if step.is_finite[position]:
-            return None
-        if step.drawn.highest[position] == -np.inf and row.request.adjustments is not None:
-            options = self._adjuster.forbidding_options(row)
-            error = f"{options[0]}: no token is left to choose from: {' and '.join(options)} forbid every one"
-            return SampledRow(token_ids=(0,), error=error, error_param=options[0])
+        return None if step.is_finite[position] else self.without_token(row, step.drawn.highest[position])
+
+    def without_token(self, row: PlanRow, highest: np.float32) -> SampledRow:
+        """What becomes of a row whose ``highest`` logit is not finite."""
+        if highest == -np.inf and row.request.adjustments is not None:
+            options = self.adjuster.forbidding_options(row)
+            if options:
+                forbidden = f"no token is left to choose from: {' and '.join(options)} forbid every one"
+                return SampledRow(token_ids=(0,), error=f"{options[0]}: {forbidden}", error_param=options[0])
         return SampledRow(token_ids=(0,), error=NOT_FINITE)
 
     def _logprobs_at(self, step: _Step, request: Request, position: int, token_id: int) -> TokenLogprobs:

@@ -9,6 +9,7 @@ from tests.kernels.gpu.interpreted import interpreted_ops
 from triolet.request import LogitsAdjustments
 from triolet.runtime.adjustments import RowAdjuster
 from triolet_kernels.device_draws import DeviceAdjustments
+from triolet_kernels.reference import ReferenceOps
 
 SIZE = 100
 PROMPT, OUTPUT = (3, 5, 5, 64, 99), (5, 7, 7, 7, 31)
@@ -82,3 +83,18 @@ def test_drawn_tokens_are_counted_where_there_is_a_history() -> None:
     added = adjustments.output_counts - before
     assert added.nonzero().tolist() == [[0, 9], [1, 7]]
     assert added.sum() == 2
+
+
+def test_biases_with_conditions_and_on_tokens_that_are_forbidden_are_those_of_the_reference() -> None:
+    adjustments = DeviceAdjustments.allocate(3, SIZE, CPU, num_histories=0, num_masks=0, num_biases=6)
+    adjustments.bias_token_ids.copy_(torch.tensor([5, 7, 7, 9, 5, 98]))
+    adjustments.biases.copy_(torch.tensor([2.5, 1.0, -torch.inf, -torch.inf, -torch.inf, -torch.inf]))
+    adjustments.bias_conditions.copy_(torch.tensor([-1, -1, 3, 4, 3, -1]))
+    adjustments.bias_ends.copy_(torch.tensor([6, 6, 0]))
+    adjustments.last_token_ids.copy_(torch.tensor([3, 4, 3]))
+    logits = torch.randn(3, SIZE)
+    expected = logits.clone()
+    interpreted_ops().adjust_on_device(logits, adjustments)
+    ReferenceOps().adjust_on_device(expected, adjustments)
+    assert torch.equal(logits, expected)
+    assert logits.isneginf().nonzero().tolist() == [[0, 5], [0, 7], [0, 98], [1, 9], [1, 98]]

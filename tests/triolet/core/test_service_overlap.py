@@ -77,7 +77,7 @@ async def test_rows_that_the_host_chooses_for_do_not_hold_the_others_up() -> Non
         prompt_token_ids=(7, 8),
         max_tokens=8,
         seed=0,
-        adjustments=LogitsAdjustments(presence_penalty=1.0),
+        adjustments=LogitsAdjustments(processors=(lambda _, logits: -logits,)),
     )
     async with service_on(device) as service:
         service.add(chosen, plain(8))

@@ -6,16 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numpy.typing import NDArray
 from tests.triolet.runtime.fake_device import FakeDevice
-from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, alone, overlapped_core, toy_parts
+from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, Near, alone, overlapped_core, toy_parts
 
 from triolet.core.engine_core import EngineCore
 from triolet.plan import StepPlan, StepResult
 from triolet.request import FinishReason, LogitsAdjustments, Request, TokenOutput
+
+PAIRS = tuple((first, (5 * first + 3) % 29) for first in range(0, 28, 3))
+"""Bad words of two tokens."""
+
+
+def upside_down(output: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Something that only the host can do."""
+    return -logits
+
 
 PARAMS: tuple[dict[str, Any], ...] = (
     {},
@@ -25,7 +36,13 @@ PARAMS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.9, "top_k": 5, "num_logprobs": 2},
     {"num_prompt_logprobs": 0},
     {"adjustments": LogitsAdjustments(presence_penalty=1.0, min_tokens=2)},
-    {"adjustments": LogitsAdjustments(banned_sequences=((3,), (4, 5))), "num_logprobs": 1},
+    {"adjustments": LogitsAdjustments(banned_sequences=((3,), (4, 5), *PAIRS)), "num_logprobs": 1},
+    {"adjustments": LogitsAdjustments(repetition_penalty=1.5, logit_bias=((3, 2.0),)), "temperature": 1.0},
+    {
+        "adjustments": LogitsAdjustments(allowed_token_ids=(3, 5, 8, 13, 21)),
+        "stop_token_ids": frozenset((8,)),
+    },
+    {"adjustments": LogitsAdjustments(processors=(upside_down,))},
 )
 
 
@@ -171,7 +188,7 @@ def tokens_of(outputs: list[TokenOutput]) -> list[int]:
 
 
 def logprobs_of(outputs: list[TokenOutput]) -> list[Any]:
-    return [entry for output in outputs for entry in output.logprobs or ()]
+    return [Near(entry) for output in outputs for entry in output.logprobs or ()]
 
 
 OverlapMachine.TestCase.settings = settings(

@@ -10,7 +10,15 @@ import pytest
 import torch
 from tests.triolet.runtime.fake_constraints import FakeConstraints
 from tests.triolet.runtime.fake_device import FakeDevice
-from tests.triolet.runtime.toy_model import BAD_TOKEN, TOY_ARGS, ToyModel, alone, overlapped_core, toy_parts
+from tests.triolet.runtime.toy_model import (
+    BAD_TOKEN,
+    TOY_ARGS,
+    Near,
+    ToyModel,
+    alone,
+    overlapped_core,
+    toy_parts,
+)
 from torch import Tensor
 
 from triolet.core.engine_core import EngineCore, build_core
@@ -40,7 +48,7 @@ def run(core: EngineCore, *requests: Request) -> dict[int, list[TokenOutput]]:
 def said(outputs: list[TokenOutput]) -> tuple[list[int], list[Any], FinishReason | None]:
     """Tokens, their log-probabilities, and how it ended."""
     tokens = [token for output in outputs for token in output.token_ids]
-    logprobs = [entry for output in outputs for entry in output.logprobs or ()]
+    logprobs = [Near(entry) for output in outputs for entry in output.logprobs or ()]
     return tokens, logprobs, outputs[-1].finish_reason
 
 
@@ -55,6 +63,35 @@ REQUESTS: dict[str, Callable[[int], Request]] = {
     ),
     "penalties-logprobs": lambda number: request(
         number, num_logprobs=2, adjustments=LogitsAdjustments(repetition_penalty=1.5)
+    ),
+    "biases": lambda number: request(
+        number,
+        temperature=1.0,
+        adjustments=LogitsAdjustments(
+            logit_bias=((4, 3.0), (9, -1.0)),
+            banned_sequences=((9,), (7, 4), (1, 2, 3)),
+            frequency_penalty=0.3,
+        ),
+    ),
+    "bad-words": lambda number: request(
+        number,
+        max_tokens=20,
+        num_logprobs=1,
+        adjustments=LogitsAdjustments(
+            banned_sequences=tuple(
+                (first, second) for first in range(29) for second in range(first % 3, 29, 3)
+            )
+        ),
+    ),
+    "allowed": lambda number: request(
+        number,
+        stop_token_ids=frozenset((8,)),
+        adjustments=LogitsAdjustments(
+            allowed_token_ids=(3, 5, 8, 13), min_tokens=4, end_token_ids=frozenset((8,))
+        ),
+    ),
+    "many-logprobs": lambda number: request(
+        number, num_logprobs=25, temperature=1.0, adjustments=LogitsAdjustments(presence_penalty=1.0)
     ),
     "long": lambda number: request(number, prompt=(*range(1, 28), number)),
 }
@@ -73,9 +110,11 @@ def test_what_comes_out_is_what_comes_out_without_overlap(kind: str, captures: b
 
 @pytest.mark.parametrize("mode", ["raw", "processed"])
 def test_logprobs_modes(mode: Any) -> None:
-    item = REQUESTS["logprobs"](1)
-    core = overlapped_core(FakeDevice(), replace(TOY_ARGS, logprobs_mode=mode))
-    assert said(run(core, item)[1]) == said(alone(item, logprobs_mode=mode))
+    kinds = ("logprobs", "penalties-logprobs", "bad-words", "many-logprobs")
+    items = [REQUESTS[kind](number) for number, kind in enumerate(kinds)]
+    outputs = run(overlapped_core(FakeDevice(), replace(TOY_ARGS, logprobs_mode=mode)), *items)
+    for number, item in enumerate(items):
+        assert said(outputs[number]) == said(alone(item, logprobs_mode=mode))
 
 
 def test_all_kinds_together() -> None:
@@ -97,10 +136,22 @@ def test_windows_have_tables_of_their_own() -> None:
         assert said(outputs[item.request_id]) == said(alone(item, windows))
 
 
-def test_guesses_are_kept_as_far_as_they_are_right() -> None:
+@pytest.mark.parametrize(
+    "adjustments", [None, LogitsAdjustments(presence_penalty=0.1, logit_bias=((2, 1.0),))]
+)
+def test_guesses_are_kept_as_far_as_they_are_right(adjustments: LogitsAdjustments | None) -> None:
     args = replace(TOY_ARGS, speculation="ngram")
-    item = request(1, prompt=(1, 2, 1, 2, 1, 2, 1), max_tokens=20)
+    item = request(1, prompt=(1, 2, 1, 2, 1, 2, 1), max_tokens=20, adjustments=adjustments)
     assert said(run(overlapped_core(FakeDevice(), args), item)[1]) == said(alone(item))
+
+
+def test_an_error_says_what_forbids_every_token() -> None:
+    allowed = LogitsAdjustments(allowed_token_ids=(5,), banned_sequences=((5, 5),))
+    outputs = run(overlapped_core(FakeDevice()), request(1, adjustments=allowed), request(2))
+    expected = alone(request(1, adjustments=allowed))
+    assert outputs[1][-1].error == expected[-1].error
+    assert outputs[1][-1].error_param == expected[-1].error_param == "allowed_token_ids"
+    assert said(outputs[2]) == said(alone(request(2)))
 
 
 def test_a_grammar_is_followed_from_token_to_token() -> None:
@@ -124,10 +175,11 @@ def launch_next(core: EngineCore) -> tuple[StepPlan, Callable[[], StepResult]]:
     return plan, core.launch(plan)
 
 
-def test_the_device_always_has_the_next_step_before_it_has_done_the_last() -> None:
+@pytest.mark.parametrize("kind", ["greedy", "penalties-logprobs", "bad-words", "allowed"])
+def test_the_device_always_has_the_next_step_before_it_has_done_the_last(kind: str) -> None:
     device = FakeDevice(step_seconds=1.0)
     core = overlapped_core(device)
-    core.add(*(request(number, max_tokens=20) for number in range(3)))
+    core.add(*(replace(REQUESTS[kind](number), max_tokens=20) for number in range(3)))
     steps = [launch_next(core)]
     while core.has_unfinished:
         with device.no_waits():
@@ -201,11 +253,12 @@ def test_torch_is_asked_for_no_value_in_a_launch(model: Quiet, monkeypatch: pyte
 def test_only_logprobs_of_prompts_wait_within_a_launch() -> None:
     device = FakeDevice()
     core = overlapped_core(device)
-    core.add(REQUESTS["prompt-logprobs"](1), REQUESTS["penalties"](2))
+    held = request(2, adjustments=LogitsAdjustments(grammar="3|4 5"))
+    core.add(REQUESTS["prompt-logprobs"](1), held, REQUESTS["penalties"](3))
     plan, take = launch_next(core)
-    assert [row.request.request_id for row in plan.rows] == [1, 2]
+    assert [row.request.request_id for row in plan.rows] == [1, 2, 3]
     second, _ = launch_next(core)
-    assert [row.request.request_id for row in second.rows] == [1]
+    assert [row.request.request_id for row in second.rows] == [1, 3], "a grammar waits for its token"
     core.commit(plan, take())
 
 

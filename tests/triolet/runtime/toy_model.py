@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from tests.triolet.runtime.fake_device import FakeDevice
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from triolet.args import EngineArgs
 from triolet.core.engine_core import EngineCore, build_core
 from triolet.plan import LayerGroup
-from triolet.request import Request, TokenOutput
+from triolet.request import Request, TokenLogprobs, TokenOutput
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.loading import LoadedModel, Model
@@ -24,7 +25,7 @@ from triolet.runtime.runner import ModelRunner
 from triolet_kernels.ops import AttentionBatch
 from triolet_kernels.reference import ReferenceOps
 
-__all__ = ["BAD_TOKEN", "TOY_ARGS", "ToyModel", "alone", "overlapped_core", "toy_parts"]
+__all__ = ["BAD_TOKEN", "TOY_ARGS", "Near", "ToyModel", "alone", "overlapped_core", "toy_parts"]
 
 VOCAB_SIZE = 29
 BAD_TOKEN = 28
@@ -32,6 +33,20 @@ BAD_TOKEN = 28
 MODULUS = 9973
 BLOCK_SIZE = 4
 TOY_ARGS = EngineArgs(device="cpu", kernels="reference", max_num_seqs=4, max_num_batched_tokens=16)
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """Equal to another one if the log-probabilities are, up to rounding."""
+
+    entry: TokenLogprobs
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Near)
+        mine, theirs = self.entry, other.entry
+        return (mine.token_ids, mine.rank) == (theirs.token_ids, theirs.rank) and np.allclose(
+            mine.logprobs, theirs.logprobs, rtol=0, atol=1e-5
+        )
 
 
 class ToyModel:

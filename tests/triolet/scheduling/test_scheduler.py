@@ -261,7 +261,7 @@ def test_a_second_plan_decodes_tokens_that_are_not_known_yet() -> None:
 
 def test_what_the_host_chooses_waits_for_its_token_while_others_go_on() -> None:
     harness = Harness(make_config(), depth=2)
-    harness.add(make_request(0, 5, 4, adjustments=LogitsAdjustments(min_tokens=1)))
+    harness.add(make_request(0, 5, 4, adjustments=LogitsAdjustments(grammar="a")))
     harness.add(make_request(1, 3, 4))
     assert shape(harness.schedule()) == [(0, 0, 5), (1, 0, 3)]
     assert shape(harness.schedule()) == [(1, 3, 1)]

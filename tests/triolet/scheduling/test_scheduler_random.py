@@ -69,7 +69,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         has_stops=st.booleans(),
         cache_salt=st.sampled_from(["", "", "salt"]),
         num_prompt_logprobs=st.sampled_from([None, None, None, 1]),
-        adjustments=st.sampled_from([None, None, LogitsAdjustments(min_tokens=1)]),
+        adjustments=st.sampled_from([None, None, LogitsAdjustments(grammar="a")]),
         priority=st.integers(-1, 1),
         key=st.sampled_from("ab"),
     )
