@@ -25,7 +25,13 @@ from triolet.runtime.adjuster import Adjuster
 from triolet.runtime.adjustments import RowAdjuster, TokenBiases
 from triolet_kernels.device_draws import DeviceAdjustments, num_mask_words
 
-__all__ = ["AdjustsOnDevice", "DeviceAdjuster", "StepAdjustments", "history_bytes"]
+__all__ = [
+    "AdjustmentsUnderWay",
+    "AdjustsOnDevice",
+    "DeviceAdjuster",
+    "StepAdjustments",
+    "history_bytes",
+]
 
 Array = NDArray[Any]
 NO_ROW = -1

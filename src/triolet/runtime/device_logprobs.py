@@ -20,7 +20,7 @@ from triolet.request import Request, TokenLogprobs
 from triolet.sampling_params import MAX_LOGPROBS
 from triolet_kernels.device_draws import DeviceDraws, DeviceLogprobs, RowScratch
 
-__all__ = ["FetchedLogprobs", "LogprobsOnDevice", "StepLogprobs"]
+__all__ = ["ChunkLogprobs", "FetchedLogprobs", "LogprobsOnDevice", "StepLogprobs"]
 
 Array = NDArray[Any]
 
