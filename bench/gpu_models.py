@@ -131,6 +131,9 @@ class HostDevice:
         function()
         return 0
 
+    def graph_memory(self, function: Callable[[], Tensor]) -> NoReturn:
+        raise CaptureError("a CPU has no graphs")
+
 
 @dataclass
 class _Fetched:

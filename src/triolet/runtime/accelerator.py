@@ -8,6 +8,7 @@ with a time of its own. This module knows nothing of models, plans or kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CaptureError", "Device", "Fetch", "Graph", "send_together"]
+__all__ = ["CaptureError", "Device", "Fetch", "Graph", "GraphMemory", "send_together"]
 
 ALIGNMENT = 16
 """Bytes: where an array in a parcel begins, so that any kernel may read it in whole words."""
@@ -41,6 +42,14 @@ class Graph(Protocol):
     def replay(self) -> None:
         """Have it done once more; ``output`` is written anew."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GraphMemory:
+    """Bytes of the device that graphs take: a ``pool`` that they share, and ``each`` of them beside it."""
+
+    pool: int
+    each: int
 
 
 class Device(Protocol):
@@ -79,6 +88,11 @@ class Device(Protocol):
 
     def peak_memory(self, function: Callable[[], object]) -> int:
         """Bytes of the device that ``function`` had, at most, beside what was there before."""
+        ...
+
+    def graph_memory(self, function: Callable[[], Tensor]) -> GraphMemory:
+        """What graphs of ``function`` take, of which some are captured and given back. Raises
+        :class:`CaptureError`."""
         ...
 
 

@@ -15,9 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet.runtime.accelerator import CaptureError
+from triolet.runtime.accelerator import CaptureError, GraphMemory
 
 __all__ = ["CudaDevice", "float8_of", "is_available", "memory_of", "release_cached_memory", "why_unavailable"]
+
+
+NUM_TRIED_GRAPHS = 4
+"""To see what one takes."""
 
 
 def is_available() -> bool:
@@ -150,3 +154,30 @@ class CudaDevice:
         finally:
             # What torch would keep is counted as taken when one asks how much is left.
             torch.cuda.empty_cache()
+
+    def graph_memory(self, function: Callable[[], Tensor]) -> GraphMemory:
+        function()  # what is loaded at first use is not the graphs'
+        self.synchronize()
+        torch.cuda.empty_cache()
+        pool, graphs = self.graph_pool(), list[_CudaGraph]()
+        free, reserved = self._free_and_reserved()
+        try:
+            pool_bytes = 0
+            for _ in range(NUM_TRIED_GRAPHS):
+                graphs.append(self.capture(function, pool))
+                graphs[-1].replay()
+                self.synchronize()
+                torch.cuda.empty_cache()
+                if len(graphs) == 1:
+                    pool_bytes = self._free_and_reserved()[1] - reserved
+            free_after, reserved_after = self._free_and_reserved()
+            # The driver's own share is not torch's to count, and comes in pieces.
+            of_driver = max(0, free - free_after - (reserved_after - reserved))
+            each = graphs[0].output.nbytes + -(-of_driver // len(graphs))
+            return GraphMemory(pool=pool_bytes, each=each)
+        finally:
+            graphs.clear()
+            torch.cuda.empty_cache()
+
+    def _free_and_reserved(self) -> tuple[int, int]:
+        return memory_of(self.torch_device)[0], torch.cuda.memory_reserved(self.torch_device)

@@ -30,8 +30,10 @@ from triolet.runtime.device import (
     choose_dtype,
     choose_num_threads,
 )
+from triolet.runtime.device_adjuster import history_bytes
 from triolet.runtime.draft_loading import DraftFit
 from triolet.runtime.draft_model import DraftModel
+from triolet.runtime.graph_memory import graph_memory
 from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
 from triolet.runtime.kv_cache_size import choose_sizes
 from triolet.runtime.memory import available_memory
@@ -177,14 +179,28 @@ class _Loading:
         self._draft = None if fit is None else fit.read(self._ops, num_positions, on_phase)
         if device.type != "cpu":
             on_phase("measuring a step")
-            measure = partial(step_memory, CudaDevice(device), self._model, self._cache_config)
-            self._step_bytes = measure(max_num_seqs=args.max_num_seqs)
+            self._step_bytes = self._measure(num_positions, is_overlapped=fit is None and group is None)
         if device.type == "cpu" and not self._ops.uses_torch_threads:
             torch.set_num_threads(1)
         self._num_positions = num_positions
         self._read_model = partial(_read_again, args, partial(_read_files, files, read))
         max_model_len, num_blocks = self._choose_sizes()
         self.sizes = min(max_model_len, num_positions), num_blocks
+
+    def _measure(self, max_model_len: int, *, is_overlapped: bool) -> int:
+        """Bytes of a GPU that are taken while serving, beside weights and KV cache."""
+        device, max_num_seqs = CudaDevice(self._device), self._args.max_num_seqs
+        num_bytes = step_memory(device, self._model, self._cache_config, max_num_seqs=max_num_seqs)
+        if is_overlapped:
+            num_bytes += history_bytes(max_num_seqs + 1, self._config.vocab_size)
+            num_bytes += graph_memory(
+                device,
+                self._model,
+                self._cache_config,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+            )
+        return num_bytes
 
     def _choose_sizes(self) -> tuple[int, tuple[int, ...]]:
         available = available_memory(self._device, self._args.gpu_memory_utilization) // self._num_sharing

@@ -25,7 +25,8 @@ MAX_LOGIT_ROWS = 256
 
 def step_memory(device: Device, model: Model, config: KVCacheConfig, *, max_num_seqs: int) -> int:
     """Bytes that a step of ``config.max_num_batched_tokens`` takes at its peak, with the logits of as many
-    rows as are looked at at once. Raises UsageError if there is not so much.
+    rows as are looked at at once, and a copy of them, since their log-probabilities may be asked for. Raises
+    UsageError if there is not so much.
 
     The tokens are sequences of one block, all in the same block, so that no cache is needed to try.
     """
@@ -38,7 +39,8 @@ def step_memory(device: Device, model: Model, config: KVCacheConfig, *, max_num_
         num_tokens = len(batch.positions)
         token_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device.torch_device)
         rows = torch.arange(min(max_num_seqs, num_tokens, MAX_LOGIT_ROWS), device=device.torch_device)
-        model.logits(model.forward(token_ids, (batch,) * num_groups, cache, rows))
+        logits = model.logits(model.forward(token_ids, (batch,) * num_groups, cache, rows))
+        logits.clone()
 
     try:
         return device.peak_memory(try_out)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triolet.runtime.accelerator import CaptureError
+from triolet.runtime.accelerator import CaptureError, GraphMemory
 
 __all__ = ["FakeDevice"]
 
@@ -102,6 +102,10 @@ class FakeDevice:
     def peak_memory(self, function: Callable[[], object]) -> int:
         function()
         return 0
+
+    def graph_memory(self, function: Callable[[], Tensor]) -> GraphMemory:
+        self.capture(function, self.graph_pool()).replay()
+        return GraphMemory(pool=0, each=0)
 
 
 class FakeFetch:

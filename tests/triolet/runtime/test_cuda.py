@@ -71,3 +71,13 @@ def test_memory_is_measured(device: CudaDevice) -> None:
     peak = device.peak_memory(lambda: torch.empty(2**24, dtype=torch.uint8, device=device.torch_device))
     assert peak >= 2**24
     assert torch.cuda.memory_reserved(device.torch_device) < 2**24, "what was tried is given back"
+
+
+@pytest.mark.gpu
+def test_the_memory_of_graphs_is_measured_and_given_back(device: CudaDevice) -> None:
+    inputs = torch.ones(2**20, device=device.torch_device)
+    before = torch.cuda.memory_reserved(device.torch_device)
+    taken = device.graph_memory(lambda: (inputs * 3) + 1)
+    assert taken.pool >= 2 * inputs.nbytes
+    assert taken.each >= inputs.nbytes
+    assert torch.cuda.memory_reserved(device.torch_device) <= before
