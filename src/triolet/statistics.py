@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 __all__ = [
     "CoreStatistics",
@@ -86,6 +87,12 @@ class Histogram:
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
+    def after(self, earlier: Histogram) -> Histogram:
+        """What both have observed; neither is changed."""
+        whole = self.copy()
+        whole.add(earlier)
+        return whole
+
 
 def count_histogram() -> Histogram:
     """For small numbers of things, 1 to 128."""
@@ -152,6 +159,14 @@ class SchedulerStatistics:
         """Share of KV blocks in use, 0 to 1."""
         return 1 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
 
+    def after(self, earlier: SchedulerStatistics) -> SchedulerStatistics:
+        """The same, counting on from what one before it had counted."""
+        counters = (
+            "num_preemptions", "num_prefix_queries", "num_prefix_hits", "num_draft_tokens",
+            "num_accepted_tokens",
+        )  # fmt: skip
+        return replace(self, **{name: getattr(self, name) + getattr(earlier, name) for name in counters})
+
     @staticmethod
     def total(parts: Iterable[SchedulerStatistics]) -> SchedulerStatistics:
         """Those of several schedulers as if they were one."""
@@ -201,6 +216,20 @@ class CoreStatistics:
     generation_tokens: Histogram = field(default_factory=token_histogram)
     iteration_tokens: Histogram = field(default_factory=token_histogram)
 
+    def after(self, earlier: CoreStatistics) -> CoreStatistics:
+        """The same, counting on from what one before it had counted."""
+        histograms: dict[str, Any] = {
+            one.name: value.after(getattr(earlier, one.name))
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), Histogram)
+        }
+        return replace(
+            self,
+            num_computed_prompt_tokens=self.num_computed_prompt_tokens + earlier.num_computed_prompt_tokens,
+            num_generated_tokens=self.num_generated_tokens + earlier.num_generated_tokens,
+            **histograms,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatistics:
@@ -225,6 +254,17 @@ class RankStatistics:
     is_sleeping: bool = False
     last_step_age: float | None = None
     oldest_waiting_age: float | None = None
+
+    def after(self, earlier: RankStatistics) -> RankStatistics:
+        """The same, counting on from what one before it had counted."""
+        return replace(
+            self,
+            scheduler=self.scheduler.after(earlier.scheduler),
+            core=self.core.after(earlier.core),
+            num_steps=self.num_steps + earlier.num_steps,
+            step_duration=self.step_duration.after(earlier.step_duration),
+            cancel_latency=self.cancel_latency.after(earlier.cancel_latency),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ async def live(backend: str, end: str) -> None:
                 task_group.cancel_scope.cancel()
             case "lose":
                 await child.stream.aclose()
+    await child.stream.aclose()
 
 
 async def test_processes_that_ended_in_every_way_leave_nothing(anyio_backend: str) -> None:

@@ -18,6 +18,7 @@ from tests.simulation.tickets import Ticket, WrongError
 from triolet.cluster.router import Router
 from triolet.core.loop import Wakeup
 from triolet.errors import RequestError, TrioletError
+from triolet.statistics import RankStatistics
 
 __all__ = ["Control", "Desk"]
 
@@ -36,6 +37,8 @@ class Desk:
         self._arrived = Wakeup()
         self._trace = trace
         self.problems: list[str] = []
+        self.counted: list[RankStatistics] = []
+        """What was known of the ranks when it was looked at last."""
 
     # ------------------------------------------------------------------ what clients do
 

@@ -24,7 +24,13 @@ from triolet.core.deadlines import Deadlines, RequestPhase
 from triolet.core.loop import Wakeup
 from triolet.errors import ConflictError, PromptTooLongError
 from triolet.request import FinishReason, Request, TokenOutput
-from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
+from triolet.statistics import (
+    CoreStatistics,
+    RankState,
+    RankStatistics,
+    SchedulerStatistics,
+    token_histogram,
+)
 
 __all__ = ["MAKER_SHIFT", "MAX_MODEL_LEN", "VOCAB_SIZE", "EngineHooks", "FakeEngine", "oracle"]
 
@@ -61,6 +67,10 @@ class EngineHooks(Protocol):
 
     def note(self, what: str) -> None:
         """It has been asked for something, or has done it."""
+        ...
+
+    def counted(self, request: Request, num_tokens: int) -> None:
+        """It counts the request as one that has ended here."""
         ...
 
     def loaded(self) -> None:
@@ -105,6 +115,7 @@ class FakeEngine:
         self._control = anyio.Lock()
         self._is_computing = False
         self._num_steps = 0
+        self._ended = token_histogram()
         self._busy_since: float | None = None
 
     @property
@@ -206,9 +217,11 @@ class FakeEngine:
             self._outputs.append(TokenOutput(request_id=request_id, finish_reason=reason))
             self._output_arrived.set()
 
-    def _forget(self, request_id: int) -> None:
-        self.running.pop(request_id, None)
-        self.waiting.pop(request_id, None)
+    def _forget(self, request_id: int, *, is_moved: bool = False) -> None:
+        sequence = self.running.pop(request_id, None) or self.waiting.pop(request_id, None)
+        if sequence is not None and not is_moved:
+            self._ended.observe(sequence.num_tokens)
+            self._hooks.counted(sequence.request, sequence.num_tokens)
         self._deadlines.discard(request_id)
         self._work.set()
 
@@ -230,7 +243,7 @@ class FakeEngine:
 
     def abort(self, request_id: int, *, is_moved: bool = False) -> None:
         """See :class:`~triolet.cluster.client.EngineClient`."""
-        self._forget(request_id)
+        self._forget(request_id, is_moved=is_moved)
 
     async def get_outputs(self) -> list[TokenOutput]:
         """See :class:`~triolet.cluster.client.EngineClient`."""
@@ -341,6 +354,7 @@ class FakeEngine:
                 rank=self._rank,
                 state=self._state,
                 scheduler=SchedulerStatistics(**values),
+                core=CoreStatistics(generation_tokens=self._ended.copy()),
                 num_steps=self._num_steps,
                 last_step_age=age,
                 is_paused=self.is_paused,

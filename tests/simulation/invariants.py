@@ -5,6 +5,7 @@ This module knows nothing of how the cluster came to be as it is.
 
 from __future__ import annotations
 
+from tests.simulation.counts import check_counters, what_is_not_counted
 from tests.simulation.desk import Desk
 from tests.simulation.world import ENGINE, INTRUDER, World
 
@@ -18,6 +19,7 @@ def check_always(world: World) -> None:
     for desk in world.desks:
         router = desk.client
         router._dispatcher.check_integrity()
+        check_counters(world, desk)
         waiting = sum(ticket.outcome is None for ticket in desk.tickets.values())
         if not desk.is_closed and not waiting <= router.num_requests <= len(desk.tickets):
             world.note_problem(f"{desk.name}: {router.num_requests} requests under way, {waiting} waited for")
@@ -36,7 +38,7 @@ def what_is_missing(world: World) -> list[str]:
         if not desk.is_serving:
             missing.append(f"{desk.name} does not serve yet")
         elif not desk.is_closed:
-            missing += _not_idle(desk)
+            missing += _not_idle(desk) + what_is_not_counted(world, desk)
     return missing
 
 

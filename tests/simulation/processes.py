@@ -211,6 +211,7 @@ class VirtualStarter:
         try:
             task_status.started(child)
             return await child.wait()
-        finally:
+        except BaseException:
             child.kill()
             child.stream.close()
+            raise

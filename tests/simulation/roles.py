@@ -16,7 +16,7 @@ import anyio
 from tests.simulation.engine import FakeEngine
 from tests.simulation.intruders import OTHER_OPTIONS, OTHER_SECRET, VersionedTransport
 from tests.simulation.processes import Role, VirtualProcess
-from tests.simulation.world import SECRET, World
+from tests.simulation.world import SECRET, Count, World
 
 from triolet.args import EngineArgs
 from triolet.cluster.directory import Directory
@@ -65,6 +65,9 @@ class EngineProcess:
 
     def note(self, what: str) -> None:
         self._world.trace("engine", self._rank, what)
+
+    def counted(self, request: Request, num_tokens: int) -> None:
+        self._world.counts[request.prompt_token_ids[-1]].append(Count(self._rank, self.maker, num_tokens))
 
     def loaded(self) -> None:
         if failures := self._world.failing_loads[self._rank]:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import anyio
 from anyio.abc import TaskGroup
+from tests.simulation.counts import check_counts
 from tests.simulation.faults import Faults
 from tests.simulation.front_ends import head, launcher
 from tests.simulation.invariants import check_always, check_gone, what_is_missing
@@ -128,6 +129,7 @@ class _Simulation:
             tasks.cancel_scope.cancel()
         await anyio.sleep(END_SECONDS)
         check_gone(world)
+        check_counts(world)
 
     async def _wait_until_ready(self) -> None:
         with anyio.move_on_after(CHECK_SECONDS):
@@ -137,6 +139,7 @@ class _Simulation:
 
     async def _check(self) -> None:
         while True:
+            self._ask_for_statistics()
             try:
                 check_always(self._world)
             except AssertionError as exc:
@@ -149,6 +152,7 @@ class _Simulation:
         deadline = anyio.current_time() + RECOVERY_SECONDS
         while not self._world.is_head_over:
             self._go_on()
+            self._ask_for_statistics()
             missing = what_is_missing(self._world)
             if not missing:
                 self._world.trace("recovered")
@@ -165,6 +169,11 @@ class _Simulation:
             for desk in world.desks[:1]:
                 desk.control("wake up", lambda client: client.wake_up())
                 desk.control("resume", lambda client: client.resume())
+
+    def _ask_for_statistics(self) -> None:
+        for desk in self._world.desks:
+            if desk.is_serving and not desk.is_closed:
+                desk.control("statistics", lambda client: client.refresh_statistics())
 
     def _check_failure(self) -> None:
         """The head has ended: only where engines of its machine died too often, or a front end did."""

@@ -39,7 +39,8 @@ class Ticket:
         """Whether something that ends requests was asked of the engine meanwhile."""
         self.over = anyio.Event()
         self.advanced = anyio.Event()
-        self._maker: int | None = None
+        self.maker: int | None = None
+        """The number of the process that its tokens come from."""
         self._trace = trace
 
     def take(self, output: TokenOutput) -> None:
@@ -47,7 +48,7 @@ class Ticket:
         self._check(self.outcome is None, f"an output after its end: {output}")
         for token in output.token_ids:
             self._take_token(*divmod(token, 1 << MAKER_SHIFT))
-        self._trace("tokens", self.name, output.token_ids, self._maker, output.finish_reason, output.error)
+        self._trace("tokens", self.name, output.token_ids, self.maker, output.finish_reason, output.error)
         if output.finish_reason is not None:
             self._check_end(output, output.finish_reason)
             self.end(output.finish_reason.value, output.error)
@@ -63,8 +64,8 @@ class Ticket:
         self.advanced.set()
 
     def _take_token(self, maker: int, token: int) -> None:
-        self._check(self._maker in (None, maker), f"tokens of the processes {self._maker} and {maker}")
-        self._maker = maker
+        self._check(self.maker in (None, maker), f"tokens of the processes {self.maker} and {maker}")
+        self.maker = maker
         expected, _ = oracle(self.request.prompt_token_ids, len(self.tokens) + 1)
         self._check(len(expected) > len(self.tokens), "a token after the last one")
         self._check(token == expected[-1], f"token {len(self.tokens)} is {token}, not {expected[-1]}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -25,7 +26,7 @@ from triolet.cluster.control_owner import ControlOwner
 from triolet.cluster.processes import ProcessSpec
 from triolet.request import Request
 
-__all__ = ["ENGINE", "INTRUDER", "SECRET", "Event", "World", "rank_of"]
+__all__ = ["ENGINE", "INTRUDER", "SECRET", "Count", "Event", "World", "rank_of"]
 
 SECRET = b"known to all of the launch"
 Event = tuple[float, str, tuple[Any, ...]]
@@ -33,6 +34,15 @@ Event = tuple[float, str, tuple[Any, ...]]
 ENGINE = "engine "
 INTRUDER = "intruder "
 NODE_RESTART_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An engine process has counted a request as one that ended there, after so many tokens."""
+
+    rank: int
+    pid: int
+    num_tokens: int
 
 
 def rank_of(name: str) -> int:
@@ -56,6 +66,8 @@ class World:
         """By the numbers of their processes."""
         self.tickets: dict[int, Ticket] = {}
         """By the number of their clients, which their prompts end with."""
+        self.counts: defaultdict[int, list[Count]] = defaultdict(list)
+        """By the number of the client."""
         self.problems: list[str] = []
         self.failing_loads: defaultdict[int, list[Exception]] = defaultdict(list)
         self.failing_wakes: defaultdict[int, int] = defaultdict(int)
@@ -63,6 +75,7 @@ class World:
         self.num_deaths: defaultdict[int, int] = defaultdict(int)
         """Of the engine processes of each rank, whatever they died of, starts that failed included."""
         self.is_ending = self.is_front_end_lost = self.is_head_restarting = False
+        self.num_heads = 0
         self.loaded_ranks: set[int] = set()
         self.next_steps: dict[int, str] = {}
         """What will happen in the next step of a process."""
@@ -119,6 +132,7 @@ class World:
         self.loaded_ranks.clear()
         self.owner = None
         self.is_head_restarting = self.is_front_end_lost = False
+        self.num_heads += 1
         self.head = self.machines.start(HEAD, HEAD, self.head_role)
 
     @property

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.statistics import (
     SECONDS_BUCKETS,
+    CoreStatistics,
     EngineHealth,
     EngineState,
     EngineStatistics,
@@ -116,3 +119,21 @@ def test_front_ends_are_added_up_without_changing_them() -> None:
     assert sum(whole.params_n.counts) == 2
     assert [sum(part.time_to_first_token.counts) for part in parts] == [1, 1]
     assert whole.request_latency.counts == [0] * len(whole.request_latency.counts)
+
+
+def test_a_rank_counts_on_from_what_it_had_counted_before() -> None:
+    """What tells how things are is left as it is; neither snapshot is changed."""
+    counted = Histogram(bounds=(1.0, 2.0), counts=[1, 2, 3], total=9.0)
+    before = RankStatistics(
+        rank=1, num_steps=5, step_duration=counted, cancel_latency=counted, is_paused=True,
+        scheduler=SchedulerStatistics(num_running=3, num_prefix_hits=4),
+        core=CoreStatistics(num_generated_tokens=6, queue_time=counted, generation_tokens=counted),
+    )  # fmt: skip
+    now = replace(before, is_paused=False, scheduler=SchedulerStatistics(num_running=1, num_prefix_hits=1))
+    whole = now.after(before)
+    twice = Histogram(bounds=(1.0, 2.0), counts=[2, 4, 6], total=18.0)
+    assert (whole.num_steps, whole.step_duration, whole.cancel_latency) == (10, twice, twice)
+    assert (whole.is_paused, whole.scheduler.num_running, whole.scheduler.num_prefix_hits) == (False, 1, 5)
+    assert (whole.core.num_generated_tokens, whole.core.queue_time) == (12, twice)
+    assert whole.core.generation_tokens == twice
+    assert counted.counts == [1, 2, 3]

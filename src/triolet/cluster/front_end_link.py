@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from triolet.cluster.client import EngineClient
 from triolet.cluster.codec import from_plain, to_plain
 from triolet.cluster.control_state import Order
 from triolet.cluster.frames import WireError
@@ -24,6 +23,7 @@ from triolet.cluster.messages import Abort, Add, Call, Drain, Ready, Start
 from triolet.cluster.rank_calls import send_answer
 from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import FrontEndRequests, RankRequests
+from triolet.cluster.rank_tally import RankTally
 from triolet.cluster.transport import Address, Transport
 from triolet.core.loop import Wakeup
 from triolet.errors import JoinError
@@ -48,7 +48,7 @@ class FrontEndLinks:
         self,
         start: Start,
         transport: Transport,
-        client: EngineClient,
+        tally: RankTally,
         requests: RankRequests,
         control: RankControl,
         random_bytes: Callable[[int], bytes],
@@ -56,7 +56,7 @@ class FrontEndLinks:
         self._start = start
         self._credentials = Credentials(start.secret, random_bytes)
         self._transport = transport
-        self._client = client
+        self._tally = tally
         self._requests = requests
         self._control = control
         self._wanted: tuple[str, ...] = ()
@@ -168,5 +168,4 @@ class FrontEndLinks:
                 raise WireError(f"there is no call {method!r}, or not with these arguments")
 
     async def _statistics(self) -> Any:
-        (statistics,) = self._client.rank_statistics()
-        return to_plain(statistics)
+        return to_plain(await self._tally.tell())

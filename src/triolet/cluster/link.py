@@ -95,9 +95,10 @@ class Link:
                     tasks.start_soon(self._watch, self._liveness_timeout)
                 await self._closed.wait()
                 tasks.cancel_scope.cancel()
-            await self._say_farewell()
         finally:
             self.close("closed by this side")
+            with anyio.CancelScope(shield=True):
+                await self._say_farewell()
             await anyio.aclose_forcefully(self._stream)
 
     def post(self, message: Message) -> None:

@@ -18,7 +18,7 @@ from triolet.cluster.frames import WireError
 from triolet.cluster.output_rows import decode_rows, encode_rows
 from triolet.cluster.packing import MAX_ARRAY, pack, unpack
 from triolet.request import Request, TokenOutput
-from triolet.statistics import RankState
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = [
     "Abort",
@@ -43,6 +43,7 @@ __all__ = [
     "Result",
     "Start",
     "Stop",
+    "Tally",
     "Topology",
     "Unheard",
     "Welcome",
@@ -175,6 +176,13 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """What a rank has counted, in this process and those before it: the next one goes on from there."""
+
+    statistics: RankStatistics
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """A child's last word: what it fails with."""
 
@@ -288,12 +296,13 @@ class Unheard:
 
 
 Message = (
-    Start | Topology | Drain | Stop | Phase | Ready | Beat | Dead | Add | Abort | Outputs
-    | Join | Welcome | Refused | RankReports | Leaving | Call | Result | Ping | Pong | Unheard
+    Start | Topology | Drain | Stop | Phase | Ready | Beat | Tally | Dead | Add | Abort
+    | Outputs | Join | Welcome | Refused | RankReports | Leaving | Call | Result | Ping | Pong | Unheard
 )  # fmt: skip
 
 _TAGS: dict[type[Any], int] = {
     Start: 1, Topology: 2, Drain: 3, Stop: 4, Phase: 5, Ready: 6, Beat: 7, Dead: 8,
+    Tally: 9,
     Add: 16, Abort: 17, Outputs: 18,
     Join: 32, Welcome: 33, Refused: 34, RankReports: 35, Leaving: 36,
     Call: 48, Result: 49, Ping: 50, Pong: 51, Unheard: 52,

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -77,7 +78,8 @@ class ChildProcess(Protocol):
     def pid(self) -> int: ...
     @property
     def stream(self) -> ByteStream:
-        """Our end of the socket pair."""
+        """Our end of the socket pair. Whoever uses it closes it: when the child has ended, its last words
+        may still be in it."""
         ...
 
     @property
@@ -140,7 +142,7 @@ class SubprocessStarter:
             ours, theirs = socket.socketpair()
             stack.callback(theirs.close)
             stream = await UNIXSocketStream.from_socket(ours)
-            stack.push_async_callback(anyio.aclose_forcefully, stream)
+            stack.push_async_exit(partial(_close_if_failed, stream))
             process, output = self._start(spec, theirs, stack)
             child = _Subprocess(spec.name, process, stream, lines)
             stack.push_async_callback(child.end)  # with nothing awaited in between
@@ -221,6 +223,11 @@ class _Subprocess:
             await self.wait()
         if scope.cancelled_caught:
             logger.error("%s (process %d) did not end when killed; left to the system", self.name, self.pid)
+
+
+async def _close_if_failed(stream: ByteStream, kind: type[BaseException] | None, *_: object) -> None:
+    if kind is not None:
+        await anyio.aclose_forcefully(stream)
 
 
 async def _read_output(output: int, lines: OutputLines, is_read: anyio.Event) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from triolet.cluster.messages import Message, RankLoad, RankReport, Ready
 from triolet.cluster.placement import REQUEST_COST, RankBurden
 from triolet.request import Request
-from triolet.statistics import RankState, RankStatistics, SchedulerStatistics
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["ENDED", "MessagePost", "RankLink", "RoutedRequest"]
 
@@ -101,15 +101,13 @@ class RankLink:
         return RankState.STARTING if self.generation is None or newest > self.generation else RankState.DOWN
 
     def attach(self, link: MessagePost, ready: Ready) -> None:
-        """It can be reached, and has none of our requests."""
+        """It can be reached, and has none of our requests. It counts on from what it counted before."""
         assert not self.requests
         self.link, self.generation = link, ready.generation
-        self.statistics = RankStatistics(
-            rank=self.rank,
-            num_restarts=self.statistics.num_restarts,
-            cause=self.statistics.cause,
-            scheduler=SchedulerStatistics(num_blocks=ready.num_blocks, num_free_blocks=ready.num_blocks),
+        scheduler = replace(
+            self.statistics.scheduler, num_blocks=ready.num_blocks, num_free_blocks=ready.num_blocks
         )
+        self.statistics = replace(self.statistics, scheduler=scheduler, is_paused=False, is_sleeping=False)
         self._forget_load()
 
     def detach(self, reason: str) -> list[RoutedRequest]:

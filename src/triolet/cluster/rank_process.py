@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 
@@ -25,12 +26,13 @@ from triolet.cluster.messages import (
     RemoteError,
     Start,
     Stop,
+    Tally,
     Topology,
 )  # fmt: skip
 from triolet.cluster.output_lines import last_words
 from triolet.cluster.processes import ChildProcess, ProcessSpec, ProcessStarter, describe_exit
 from triolet.errors import EngineDeadError, ModelLoadError, UsageError
-from triolet.statistics import RankState
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["RankProcess"]
 
@@ -71,6 +73,7 @@ class RankProcess:
         self.phase: str | None = None
         self.cause: str | None = None
         self.max_model_len: int | None = None
+        self._tally: RankStatistics | None = None
         self._start = start
         self._spec = spec
         self._starter = starter
@@ -85,6 +88,13 @@ class RankProcess:
         self._is_told_to_end = self._is_put_down = False
         self._patience = anyio.CancelScope()
         self._is_link_over = anyio.Event()
+
+    @property
+    def counted(self) -> RankStatistics | None:
+        """What it has counted, and those before it; None if it has told nothing."""
+        if self._tally is None or self.load is None:
+            return self._tally
+        return replace(self._tally, num_steps=max(self._tally.num_steps, self.load.num_steps))
 
     async def run(self) -> Exception | None:
         """Live through it; None where it ended when told to, else what it died of.
@@ -169,6 +179,8 @@ class RankProcess:
             case Beat(load):
                 self.load = load
                 self._on_change()
+            case Tally(statistics):
+                self._tally = statistics
             case Ready(max_model_len=max_model_len):
                 self.max_model_len = max_model_len
                 if self.state is RankState.STARTING:

@@ -102,8 +102,9 @@ class RankRequests:
                 self._forget(own_id)
 
     def leave(self, front_end: FrontEndRequests) -> None:
-        """The front end is gone: take out all of its requests."""
-        self.abort(front_end, list(front_end.ids))
+        """The front end is gone: take out its requests. Those of which nothing was said it may give again."""
+        for request_id, own_id in list(front_end.ids.items()):
+            self.abort(front_end, [request_id], is_moved=not self._entries[own_id].has_output)
 
     def end_all(self, cause: str) -> None:
         """Fail the requests of which anything was said, for ``cause``, and take none from here on.

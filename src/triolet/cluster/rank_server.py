@@ -15,14 +15,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from triolet.cluster.client import EngineClient
+from triolet.cluster.codec import from_plain
 from triolet.cluster.frames import WireError
 from triolet.cluster.front_end_link import FrontEndLinks
 from triolet.cluster.link import Link
 from triolet.cluster.messages import Beat, Drain, Phase, RankLoad, Ready, Start, Stop, Topology
 from triolet.cluster.rank_control import RankControl
 from triolet.cluster.rank_requests import RankRequests
+from triolet.cluster.rank_tally import RankTally
 from triolet.cluster.transport import Transport
 from triolet.core.loop import Wakeup, loop_poster
+from triolet.statistics import RankStatistics
 
 __all__ = ["RankClientFactory", "serve_rank"]
 
@@ -68,8 +71,11 @@ class _RankServer:
         self._client = client_factory(start, self._tell_phase)
         self._requests = RankRequests(self._client, self._changed.set)
         self._control = RankControl(self._client)
+        counted = start.extra.get("counted")
+        before = RankStatistics(rank=start.rank) if counted is None else from_plain(RankStatistics, counted)
+        self._tally = RankTally(self._client, before, link)
         self._front_ends = FrontEndLinks(
-            start, transport, self._client, self._requests, self._control, random_bytes
+            start, transport, self._tally, self._requests, self._control, random_bytes
         )
         self._is_ready = False
 
@@ -84,6 +90,7 @@ class _RankServer:
             task_group.start_soon(self._requests.hand_out)
             task_group.start_soon(self._control.run)
             task_group.start_soon(self._front_ends.run, ready)
+        self._tally.post()
 
     def _ready(self) -> Ready:
         scheduler = self._client.rank_statistics()[0].scheduler
@@ -108,7 +115,9 @@ class _RankServer:
             if not self._is_ready and self._phase != told:
                 told = self._phase
                 self._link.post(Phase(told))
-            self._link.post(Beat(self._load()))
+            load = self._load()
+            self._tally.post_if_due(load.num_steps)
+            self._link.post(Beat(load))
             await anyio.sleep(SHORTEST_BEAT_SECONDS)
             with anyio.move_on_after(BEAT_SECONDS - SHORTEST_BEAT_SECONDS):
                 await self._changed.wait()
@@ -120,7 +129,7 @@ class _RankServer:
             num_waiting=statistics.scheduler.num_waiting,
             num_waiting_tokens=self._requests.num_waiting_tokens,
             kv_usage=statistics.scheduler.kv_usage,
-            num_steps=statistics.num_steps,
+            num_steps=self._tally.num_earlier_steps + statistics.num_steps,
             step_age=statistics.last_step_age,
             is_paused=statistics.is_paused,
             is_sleeping=statistics.is_sleeping,

@@ -12,12 +12,13 @@ from typing import Any
 
 import anyio
 
+from triolet.cluster.codec import to_plain
 from triolet.cluster.messages import RankReport, Start
 from triolet.cluster.processes import ProcessSpec, ProcessStarter
 from triolet.cluster.rank_process import RankProcess
 from triolet.cluster.restart_budget import RestartBudget
 from triolet.errors import ConflictError, EngineDeadError, ModelLoadError, UsageError
-from triolet.statistics import RankState
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["RankLaunch", "SupervisedRank"]
 
@@ -44,10 +45,14 @@ class RankLaunch:
     restart_budget: int
     first_generation: int = 0
 
-    def start(self, generation: int, max_model_len: int | None) -> Start:
-        """What the process of that generation is told. ``max_model_len``: the context that it must have."""
+    def start(self, generation: int, max_model_len: int | None, counted: RankStatistics | None) -> Start:
+        """What the process of that generation is told.
+
+        ``max_model_len``: the context that it must have. ``counted``: what those before it had counted.
+        """
         args = self.args if max_model_len is None else self.args | {"max_model_len": max_model_len}
-        return Start("engine", args, self.rank, generation, self.secret, self.extra)
+        extra = self.extra if counted is None else self.extra | {"counted": to_plain(counted)}
+        return Start("engine", args, self.rank, generation, self.secret, extra)
 
 
 class SupervisedRank:
@@ -65,6 +70,7 @@ class SupervisedRank:
         self._num_restarts = 0
         self._cause: str | None = None
         self._max_model_len: int | None = None
+        self._counted: RankStatistics | None = None
         self._was_ready = False
         self._is_stopping = False
         self._changed = anyio.Event()
@@ -109,6 +115,7 @@ class SupervisedRank:
             if self._is_stopping:
                 return
             self._num_restarts += error is not None
+            self._counted = self._process.counted or self._counted
             self._generation += 1
             self._process = self._next_process()
             self._resting = None
@@ -169,7 +176,7 @@ class SupervisedRank:
     def _next_process(self) -> RankProcess:
         launch = self._launch
         return RankProcess(
-            launch.start(self._generation, self._max_model_len),
+            launch.start(self._generation, self._max_model_len, self._counted),
             ProcessSpec(name=self.name, role=launch.role, environment=launch.environment),
             self._starter,
             front_ends=self._front_ends,

@@ -13,7 +13,7 @@ from triolet.request import (
     TokenLogprobs,
     TokenOutput,
 )
-from triolet.statistics import RankState
+from triolet.statistics import RankState, RankStatistics
 
 __all__ = ["EXAMPLES"]
 
@@ -71,4 +71,5 @@ EXAMPLES: list[Message] = [
     messages.Ping(1),
     messages.Pong(1),
     messages.Unheard(2.5),
+    messages.Tally(RankStatistics(rank=1, num_steps=3)),
 ]

@@ -115,8 +115,8 @@ class FakeStarter:
                 task_group.start_soon(child.live, role)
                 task_status.started(child)
                 status = await child.wait()
-        finally:
+        except BaseException:
             with anyio.CancelScope(shield=True):
                 await ours.aclose()
-                await theirs.aclose()
+            raise
         return status

@@ -17,7 +17,17 @@ from anyio.streams.stapled import StapledByteStream
 from triolet.cluster import link as link_module
 from triolet.cluster.frames import WireError, encode_frame
 from triolet.cluster.link import Link, LinkClosedError
-from triolet.cluster.messages import Call, Dead, Phase, Ping, Pong, RemoteError, Unheard, encode_message
+from triolet.cluster.messages import (
+    Call,
+    Dead,
+    Message,
+    Phase,
+    Ping,
+    Pong,
+    RemoteError,
+    Unheard,
+    encode_message,
+)
 from triolet.cluster.transport import Address, SocketTransport
 
 pytestmark = pytest.mark.anyio
@@ -221,7 +231,7 @@ async def test_silence_closes_the_link() -> None:
         with pytest.raises(LinkClosedError, match=r"here: silent for 1 s"):
             await link.receive()
         assert anyio.current_time() - start >= 0.75
-        sent = [Ping(1), Ping(2), Ping(3), Unheard(1.0)]
+        sent: list[Message] = [Ping(1), Ping(2), Ping(3), Unheard(1.0)]
         assert await read_all(stream) == b"".join(encode_frame(encode_message(one)) for one in sent)
 
 
@@ -231,15 +241,22 @@ async def test_who_is_no_longer_heard_is_told_so_while_it_still_hears() -> None:
     into_nothing, nothing = await stream_pair()
     here = Link(StapledByteStream(to_there, nothing), name="here", liveness_timeout=0.25)
     there = Link(StapledByteStream(Swallowing(), from_here), name="there")
-    async with to_there, from_here, nothing, into_nothing, anyio.create_task_group() as tasks:
-        for link in (here, there):
+    told = {
+        here: "here: silent for 0.25 s",
+        there: "there: closed by the other side, which heard nothing from here for 0.25 s",
+    }
+
+    async def use(link: Link) -> None:
+        """As long as it lasts, and not a moment longer."""
+        async with anyio.create_task_group() as tasks:
             tasks.start_soon(link.run)
-        there.post(Phase("unheard"))
-        with pytest.raises(LinkClosedError, match=r"^here: silent for 0.25 s$"):
-            await here.receive()
-        told = "there: closed by the other side, which heard nothing from here for 0.25 s"
-        with pytest.raises(LinkClosedError, match=re.escape(told)):
-            await there.receive()
+            with pytest.raises(LinkClosedError, match=re.escape(told[link])):
+                await link.receive()
+            tasks.cancel_scope.cancel()
+
+    async with to_there, from_here, nothing, into_nothing, anyio.create_task_group() as users:
+        users.start_soon(use, here)
+        users.start_soon(use, there)
 
 
 async def test_no_frame_is_torn_by_the_last_message() -> None:

@@ -56,7 +56,18 @@ async def run_child(
         child: ChildProcess = await task_group.start(started.run, spec(role, **options))
         if talk is not None:
             await talk(child)
+    await child.stream.aclose()
     return started, child
+
+
+async def test_the_last_words_of_a_child_can_be_read_when_it_has_ended(anyio_backend: str) -> None:
+    """Its parent may have had no time for them before: it may have been stopped meanwhile."""
+    started = Started(anyio_backend)
+    async with anyio.create_task_group() as task_group:
+        child: ChildProcess = await task_group.start(started.run, spec("echo"))
+        await child.stream.send(b"exit 3")
+    async with child.stream:
+        assert (await child.stream.receive()).startswith(str(child.pid).encode())
 
 
 async def test_a_child_talks_with_its_parent_and_leaves_with_its_exit_code(anyio_backend: str) -> None:
@@ -169,6 +180,7 @@ async def test_an_environment_and_files_are_handed_down(anyio_backend: str) -> N
         async with anyio.create_task_group() as task_group:
             child: ChildProcess = await task_group.start(started.run, given)
             await child.stream.send(str(writer).encode())
+        await child.stream.aclose()
         assert os.read(reader, 100) == b"yes"
     finally:
         os.close(reader)

@@ -160,7 +160,8 @@ def test_its_numbers_are_those_told_last_and_none_run_while_it_is_lost() -> None
     )
     assert (statistics.scheduler.num_running, statistics.last_step_age) == (0, None)
     rank.attach(FakeLink(), ready(0, generation=1))
-    assert (rank.statistics.num_steps, rank.statistics.num_restarts) == (0, 3)
+    assert (rank.statistics.num_steps, rank.statistics.num_restarts) == (11, 3), "it counts on"
+    assert not rank.statistics.is_paused
 
 
 def test_what_it_has_told_before_a_report_that_has_overtaken_it_is_not_taken_for_news() -> None:

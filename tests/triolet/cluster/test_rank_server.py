@@ -30,6 +30,7 @@ from triolet.cluster.messages import (
     Result,
     Start,
     Stop,
+    Tally,
     Topology,
 )  # fmt: skip
 from triolet.cluster.rank_args import plain_rank_args
@@ -78,6 +79,8 @@ class Parent:
                 await serve_rank(link, SocketTransport(), self._open)
             except Exception as exc:
                 self.error = single_error(exc) if isinstance(exc, BaseExceptionGroup) else exc
+            with suppress(LinkClosedError):
+                await link.flush()
             task_group.cancel_scope.cancel()
         self.has_ended.set()
 
@@ -214,6 +217,22 @@ async def test_calls_are_answered_to_whoever_asks() -> None:
         assert results[5] == Result(5)
         assert from_plain(RankStatistics, results[6].value).rank == 3
         assert parent.engine.calls == [("pause", "keep", False)]
+
+
+async def test_the_parent_has_what_was_counted_before_whoever_asks_and_once_more_in_the_end() -> None:
+    async with cluster() as (parent, [front_end]):
+        front_end.add(make_request(1, max_tokens=3), rank=3)
+        await front_end.wait_ended(1)
+        front_end.links[3].post(Call(6, "statistics"))
+        await front_end.wait_until(lambda: any(type(one) is Result for one in front_end.messages))
+        (result,) = (one for one in front_end.messages if isinstance(one, Result))
+        asked = from_plain(RankStatistics, result.value)
+        assert asked.num_steps == 3
+        await parent.wait_for(Tally, lambda tally: tally.statistics == asked)
+        del parent.messages[:]
+        parent.link.post(Stop())
+        await parent.wait_ended()
+        await parent.wait_for(Tally, lambda tally: tally.statistics.num_steps == 3)
 
 
 async def test_calls_begin_in_the_order_in_which_they_came() -> None:
