@@ -4,6 +4,9 @@ Beyond the limit a new connection takes the place of the one that has waited lon
 Where all are busy a few more are taken, which get what probes ask for and else 503; any others are closed at
 once. So a crowd ends nobody's answer, and nobody takes a server for dead that is only crowded.
 
+They are closed where nothing is asked for a while. Hypercorn has a task for each that waits for that, made
+anew after each request, which cost as much as reading one; here one task does it for all.
+
 Knows nothing of what is said on a connection.
 """
 
@@ -12,12 +15,14 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import anyio
-from hypercorn.events import Event, Updated
+from hypercorn.typing import SingleTask
 
-__all__ = ["NUM_SPARE", "Connections", "connection_limit", "counted"]
+__all__ = ["NUM_SPARE", "Connections", "close_idle", "connection_limit", "counted"]
 
 T = TypeVar("T")
 
@@ -37,12 +42,15 @@ def connection_limit(num_files: int) -> int:
 
 
 class Connections(Generic[T]):
-    """Those that are open, at most ``limit`` and the spare ones."""
+    """Those that are open, at most ``limit`` and the spare ones. ``clock``: monotonic, in seconds."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
+        self._clock = clock
         self._open: set[T] = set()
-        self._waiting: dict[T, None] = {}
+        self._waiting: dict[T, float] = {}
+        """Since when, the longest first."""
+        self.is_leaving = False
         self._has_warned = False
 
     def enter(self, connection: T) -> T | None:
@@ -71,11 +79,25 @@ class Connections(Generic[T]):
     def wait(self, connection: T) -> None:
         """From now on it waits for a request."""
         if connection in self._open:
-            self._waiting[connection] = None
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = self._clock()
 
     def work(self, connection: T) -> None:
         """A request has come on it."""
         self._waiting.pop(connection, None)
+
+    def take_idle(self, seconds: float) -> list[T]:
+        """Those that have waited so long, which are to be closed, and no longer count as waiting."""
+        now = self._clock()
+        idle = [connection for connection, since in self._waiting.items() if now - since >= seconds]
+        for connection in idle:
+            self.work(connection)
+        return idle
+
+    def seconds_left(self, seconds: float) -> float:
+        """How long none can have waited so long."""
+        since = next(iter(self._waiting.values()), None)
+        return seconds if since is None else max(0.0, since + seconds - self._clock())
 
     def leave(self, connection: T) -> None:
         """It is over; may be told twice."""
@@ -94,6 +116,49 @@ class Connections(Generic[T]):
             )
 
 
+class _Idleness:
+    """What a connection tells of its waiting, in place of ``task``, its own one that waits to close it.
+
+    Once the server leaves that one is used: it closes at once what has nothing to do.
+    """
+
+    def __init__(self, connection: Any, connections: Connections[Any], task: SingleTask) -> None:
+        self._connection = connection
+        self._connections = connections
+        self._task = task
+
+    async def restart(self, task_group: Any, action: Any) -> None:
+        if self._connections.is_leaving:
+            await self._task.restart(task_group, action)
+        else:
+            self._connections.wait(self._connection)
+
+    async def stop(self) -> None:
+        self._connections.work(self._connection)
+        if self._connections.is_leaving:
+            await self._task.stop()
+
+
+async def close_idle(
+    connections: Connections[Any], seconds: float, must_stop: Callable[[], Awaitable[Any]]
+) -> None:
+    """Close those that wait ``seconds`` for a request, and once ``must_stop`` returns all that wait."""
+
+    async def close_in_time() -> None:
+        while True:
+            await anyio.sleep(connections.seconds_left(seconds))
+            for connection in connections.take_idle(seconds):
+                connection._lifetime.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close_in_time)
+        await must_stop()
+        tasks.cancel_scope.cancel()
+    connections.is_leaving = True
+    for connection in connections.take_idle(0):
+        connection._lifetime.cancel()
+
+
 def counted(server: type[Any]) -> type[Any]:
     """A worker's class of connections whose members count themselves in ``config.connections``.
 
@@ -103,6 +168,12 @@ def counted(server: type[Any]) -> type[Any]:
 
     class CountedServer(server):  # type: ignore[misc]
         _is_spare = False
+        idle_task: Any
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            if hasattr(self.config, "connections"):
+                self.idle_task = _Idleness(self, self.config.connections, self.idle_task)
 
         async def run(self) -> None:
             connections: Connections[Any] | None = getattr(self.config, "connections", None)
@@ -127,10 +198,5 @@ def counted(server: type[Any]) -> type[Any]:
             if self._is_spare:
                 self.protocol.protocol.take_probes_only()
             await super()._read_data()
-
-        def protocol_send(self, event: Event) -> Any:
-            if type(event) is Updated and hasattr(self.config, "connections"):
-                (self.config.connections.wait if event.idle else self.config.connections.work)(self)
-            return super().protocol_send(event)
 
     return CountedServer

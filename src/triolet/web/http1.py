@@ -6,6 +6,7 @@
   is up, so that a few dozen clients a second use up the file descriptors.
 - Where there are too many connections, one of those that are too many gets what probes ask for, else 503.
 - A further piece of a streamed answer takes a short way: h11 and its states cost more than all else did.
+- The head of an answer waits for what follows it, as ASGI has it, and both go out in one write.
 - No other protocol is spoken, as all of this holds for HTTP/1 alone, and no request is taken whose end two
   readers could see at two places.
 
@@ -101,6 +102,7 @@ class _Protocol(H11Protocol):
         # The reader and the end of an answer both take events; their order must not be mixed up.
         self._taking_events = anyio.Lock(fast_acquire=True)
         self._is_closed = False
+        self._head = b""
 
     def take_probes_only(self) -> None:
         """Answer nothing else on this connection: it is one too many."""
@@ -121,8 +123,25 @@ class _Protocol(H11Protocol):
     def stream_send(self, event: StreamEvent) -> Awaitable[None]:  # type: ignore[override]
         """Frames a piece of a chunked body here: h11 takes ten times as long over it."""
         if type(event) is Body and type(getattr(self.connection, "_writer", None)) is ChunkedWriter:
-            return self.send(RawData(b"%x\r\n%b\r\n" % (len(event.data), event.data)))
+            return self._write(b"%x\r\n%b\r\n" % (len(event.data), event.data))
         return super().stream_send(event)
+
+    async def _send_h11_event(self, event: Any) -> None:
+        try:
+            data = self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state is not h11.ERROR:
+                raise
+            return
+        if type(event) is h11.Response:
+            self._head = data
+        elif data or self._head:
+            await self._write(data)
+
+    def _write(self, data: bytes) -> Awaitable[None]:
+        if self._head:
+            data, self._head = self._head + data, b""
+        return self.send(RawData(data))
 
     async def _maybe_recycle(self) -> None:
         await super()._maybe_recycle()
@@ -137,11 +156,15 @@ class _Protocol(H11Protocol):
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Leaves that of a WebSocket alone, too."""
-        headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
-        plain = h11.Request(
-            method=request.method, target=request.target, headers=headers, http_version=request.http_version
-        )
-        await super()._create_stream(plain)
+        if any(name == b"upgrade" for name, _ in request.headers):
+            items = request.headers.raw_items()
+            request = h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=[(name, value) for name, value in items if name.lower() != b"upgrade"],
+                http_version=request.http_version,
+            )
+        await super()._create_stream(request)
 
     async def _send_error_response(self, status_code: int) -> None:
         """What is not taken as a request is answered in the shape of any other error."""
@@ -160,6 +183,8 @@ class _Protocol(H11Protocol):
         with suppress(h11.LocalProtocolError):  # an answer to HEAD has no body
             await self._send_h11_event(h11.Data(data=body))
             await self._send_h11_event(h11.EndOfMessage())
+        if self._head:
+            await self._write(b"")
 
     async def _stop_idling(self) -> None:
         await self.send(Updated(idle=False))

@@ -11,7 +11,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -20,7 +20,7 @@ from hypercorn.config import Config
 from quart import Quart
 
 from triolet.args import Backend
-from triolet.web.connections import Connections, connection_limit, counted
+from triolet.web.connections import Connections, close_idle, connection_limit, counted
 from triolet.web.http1 import install_http1
 
 __all__ = ["GRACEFUL_SECONDS", "serve_http"]
@@ -65,18 +65,19 @@ async def serve_http(
     """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten."""
     config = _config(listener, tls)
     _install_patches(backend)
-    if backend == "trio":
-        import hypercorn.trio
+    with nullcontext() if backend == "trio" else _vanished_peers_are_no_errors():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(close_idle, config.connections, KEEP_ALIVE_SECONDS, must_stop)
+            if backend == "trio":
+                import hypercorn.trio
 
-        await hypercorn.trio.serve(app, config, shutdown_trigger=must_stop)
-    else:
-        import hypercorn.asyncio
+                await hypercorn.trio.serve(app, config, shutdown_trigger=must_stop)
+            else:
+                import hypercorn.asyncio
 
-        with _vanished_peers_are_no_errors():
-            async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cut_off_late, config.connections, must_stop)
                 await hypercorn.asyncio.serve(app, config, shutdown_trigger=must_stop)
-                tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
 
 
 async def _cut_off_late(connections: Connections[Any], must_stop: Callable[[], Awaitable[Any]]) -> None:

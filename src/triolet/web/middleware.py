@@ -35,12 +35,11 @@ class FinalSendShield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_sent = anyio.Event()
-        is_sent.set()
+        is_sent: anyio.Event | None = None
 
         async def late_receive() -> Message:
             message = await receive()
-            if message["type"] == "http.disconnect":
+            if message["type"] == "http.disconnect" and is_sent is not None:
                 await is_sent.wait()
             return message
 

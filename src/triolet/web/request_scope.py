@@ -42,6 +42,8 @@ class RequestScope:
     """What is generated goes on after the answer."""
     finished: object = None
     """The response that has got what every one gets."""
+    has_whole_body: bool = False
+    """Whether the last of it has come, read or not."""
 
 
 class RequestScopes:
@@ -58,14 +60,20 @@ class RequestScopes:
             await self._app(scope, receive, send)
             return
         with ExitStack() as exits:
-            scope[SCOPE_KEY] = RequestScope(exits)
+            found = scope[SCOPE_KEY] = RequestScope(exits)
+
+            async def noting_receive() -> Message:
+                message = await receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    found.has_whole_body = True
+                return message
 
             def closing_send(message: Message) -> Awaitable[None]:
                 if message["type"] == "http.response.body" and not message.get("more_body"):
                     exits.close()
                 return send(message)
 
-            await self._app(scope, receive, closing_send)
+            await self._app(scope, noting_receive, closing_send)
 
 
 def request_scope() -> RequestScope:

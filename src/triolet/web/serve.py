@@ -43,6 +43,8 @@ logger = logging.getLogger("triolet.web")
 FLUSH_SECONDS = 2.0
 """How long the last events of requests that were ended may take to be written."""
 ENGINE_STOP_SECONDS = 10.0
+GC_THRESHOLD = 10_000
+"""New objects before the collector looks for cycles: requests make many, and few cycles."""
 
 
 async def serve(args: ServeArgs) -> int:
@@ -70,6 +72,7 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
 
 
 class Server:

@@ -14,6 +14,7 @@ from tests.triolet.web.serving import serving
 
 from triolet.errors import InvalidRequestError, RequestTooLargeError
 from triolet.web.body import DISCARD_BYTES, MAX_DEPTH, BodyTimeoutError, decode_json, discard_body, read_body
+from triolet.web.request_scope import SCOPE_KEY, RequestScope
 
 pytestmark = pytest.mark.anyio
 
@@ -28,22 +29,24 @@ class Outer(msgspec.Struct):
     extra: Any = None
 
 
-def request_of(*chunks: bytes, is_hanging: bool = False) -> Any:
+def request_of(*chunks: bytes, is_hanging: bool = False, has_come: bool = False) -> Any:
     async def body() -> AsyncIterator[bytes]:
         for chunk in chunks:
             yield chunk
         if is_hanging:
             await anyio.sleep_forever()
 
-    return SimpleNamespace(body=body())
+    return SimpleNamespace(body=body(), scope={SCOPE_KEY: RequestScope(has_whole_body=has_come)})
 
 
-async def test_a_body_comes_whole() -> None:
-    assert await read_body(request_of(b"ab", b"c"), max_bytes=3) == b"abc"
+@pytest.mark.parametrize("has_come", [False, True])
+async def test_a_body_comes_whole(has_come: bool) -> None:
+    assert await read_body(request_of(b"ab", b"c", has_come=has_come), max_bytes=3) == b"abc"
 
 
-async def test_a_body_above_the_limit_is_refused() -> None:
-    request = request_of(*[b"x" * 10] * 5, is_hanging=True)
+@pytest.mark.parametrize("has_come", [False, True])
+async def test_a_body_above_the_limit_is_refused(has_come: bool) -> None:
+    request = request_of(*[b"x" * 10] * 5, is_hanging=True, has_come=has_come)
     with pytest.raises(RequestTooLargeError, match="40 bytes"):
         await read_body(request, max_bytes=40)
     await request.body.aclose()
@@ -53,6 +56,7 @@ async def test_what_is_left_of_a_body_is_dropped_within_limits() -> None:
     assert await discard_body(request_of())
     assert await discard_body(request_of(b"x", b"y"))
     assert not await discard_body(request_of(b"x", is_hanging=True), timeout=0)
+    assert await discard_body(request_of(b"x", is_hanging=True, has_come=True), timeout=0)
     endless = request_of(b"x" * DISCARD_BYTES, b"y", is_hanging=True)
     assert not await discard_body(endless)
     await endless.body.aclose()

@@ -27,7 +27,7 @@ LIMIT, NUM_SPARE = 4, 2
 LIVE = b"GET /live HTTP/1.1\r\nHost: test\r\n\r\n"
 BODY = {"prompt": "hi", "stream": True}
 # The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
-TESTED_SOURCE = "e7a1c7460d0f86027f8fbbb43558bd24eb334e6e40a70839da5e2ee16c04e9f7"
+TESTED_SOURCE = "ef2ff417983d3d3ea4b90773538141bf84f0eca5717cdde92d6f3a34d747bfdd"
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_the_methods_relied_on_are_those_that_were_tested() -> None:
     source = "".join(
         inspect.getsource(getattr(server, name))
         for server in (hypercorn.asyncio.tcp_server.TCPServer, hypercorn.trio.tcp_server.TCPServer)
-        for name in ("run", "_read_data", "_initiate_server_close")
+        for name in ("run", "_read_data", "_idle_timeout")
     )
     assert hashlib.sha256(source.encode()).hexdigest() == TESTED_SOURCE
 
@@ -89,6 +89,46 @@ def test_where_all_are_busy_some_more_are_taken_and_no_others(caplog: pytest.Log
             open_ones.leave(number)
         assert not open_ones.is_crowded
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+def test_those_that_have_waited_long_enough_are_told_once() -> None:
+    now = 0.0
+    open_ones: Connections[str] = Connections(4, clock=lambda: now)
+    assert open_ones.seconds_left(30) == 30
+    for name in "abc":
+        open_ones.enter(name)
+        now += 1
+    open_ones.work("a")
+    assert open_ones.seconds_left(30) == 28
+    now = 31
+    open_ones.wait("a")
+    assert open_ones.take_idle(30) == ["b"]
+    assert open_ones.seconds_left(30) == 1
+    now = 60
+    assert open_ones.take_idle(30) == ["c"]
+    assert open_ones.take_idle(0) == ["a"]
+    assert open_ones.take_idle(0) == []
+
+
+@pytest.mark.parametrize("wire", [b"", LIVE, LIVE[:-2]])
+async def test_one_that_asks_for_nothing_is_closed_in_time(
+    anyio_backend_name: str, wire: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 0.1)
+    engine = FakeEngine(hold_at=0)
+    async with (
+        serving(engine, anyio_backend_name) as running,
+        await running.connect() as busy,
+        await running.connect() as stream,
+    ):
+        await busy.send(request_bytes("/v1/completions", BODY))
+        await engine.wait_open(1)
+        await stream.send(wire)
+        received = await read_to_end(stream)
+        assert received.startswith(b"HTTP/1.1 200" if wire == LIVE else b"")
+        engine.release()
+        await read_until(busy, b"[DONE]")
+        assert await read_to_end(busy) == b""
 
 
 async def test_idle_connections_make_room(anyio_backend_name: str) -> None:

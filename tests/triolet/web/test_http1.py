@@ -22,7 +22,7 @@ from triolet.web.http1 import MAX_EARLY_BYTES
 pytestmark = pytest.mark.anyio
 
 # The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
-TESTED_SOURCE = "a7ef50500df42d7724fbbd0fcf78ed4156eabc374c58d8f7d9164f3dc4a47d56"
+TESTED_SOURCE = "ac872d087eb45d4ef838c4949775dab7c311d0499abcd3fd82e192d2977796cf"
 BODY = {"prompt": "hi", "max_tokens": 4}
 
 
@@ -35,6 +35,7 @@ def test_the_overridden_methods_are_those_that_were_tested() -> None:
         "_maybe_recycle",
         "_check_protocol",
         "_create_stream",
+        "_send_h11_event",
         "_send_error_response",
     )
     methods = [getattr(H11Protocol, name) for name in names] + [HTTPStream.app_send]
@@ -193,3 +194,34 @@ async def test_an_answer_to_head_has_no_body(anyio_backend_name: str) -> None:
         received = await read_to_end(stream)
     assert received.startswith(b"HTTP/1.1 200")
     assert received.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_head_goes_out_with_what_follows_it(
+    anyio_backend_name: str, is_streamed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    write = os.write
+
+    def noting_write(file: int, data: bytes) -> int:
+        written.append(data)
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", noting_write)
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        written.clear()  # of what asked whether the server is ready
+        await stream.send(request_bytes("/v1/completions", BODY | {"stream": is_streamed}))
+        await read_until(stream, b"0\r\n\r\n" if is_streamed else b"usage")
+    assert written[0].startswith(b"HTTP/1.1 200")
+    assert (b"data: " if is_streamed else b"usage") in written[0]
+    assert is_streamed or len(written) == 1
+
+
+async def test_an_interim_answer_is_not_held_back(anyio_backend_name: str) -> None:
+    request = request_bytes("/v1/completions", BODY, headers="Expect: 100-continue\r\n")
+    head, end, body = request.partition(b"\r\n\r\n")
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await stream.send(head + end)
+        assert (await read_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        await stream.send(body)
+        assert b"HTTP/1.1 200" in await read_until(stream, b"usage")

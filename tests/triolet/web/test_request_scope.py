@@ -48,3 +48,23 @@ async def test_one_scope_is_enough_and_other_protocols_have_none() -> None:
     await RequestScopes(app)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
     assert seen[0] is not None
     assert seen[1] is None
+
+
+async def test_it_tells_whether_the_whole_body_has_come() -> None:
+    messages: list[Any] = [
+        {"type": "http.request", "body": b"a", "more_body": True},
+        {"type": "http.request", "body": b"b"},
+        {"type": "http.disconnect"},
+    ]
+    seen: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for _ in range(3):
+            await receive()
+            seen.append(scope[SCOPE_KEY].has_whole_body)
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    await RequestScopes(app)({"type": "http"}, receive, None)  # type: ignore[arg-type]
+    assert seen == [False, True, True]
