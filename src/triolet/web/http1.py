@@ -40,7 +40,8 @@ __all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
 
 MAX_EARLY_BYTES = 64 * 1024
 """What a client may send ahead of its answer; one that sends more is disconnected."""
-
+MAX_CHUNK_BYTES = 2**30
+"""A piece of a body that is announced as larger will not come, or is not taken if it does."""
 
 PROBES = (b"/live", b"/ready", b"/health", b"/metrics")
 RETRY_AFTER_SECONDS = 1
@@ -51,6 +52,7 @@ class UnreadableRequestError(RequestError):
 
     def __init__(self, status: int) -> None:
         reasons = {
+            413: "a piece of its body is too large",
             431: "its line and headers are too long",
             501: "its transfer encoding is not chunked",
             505: "its version of HTTP is neither 1.0 nor 1.1",
@@ -75,6 +77,8 @@ class _Connection(h11.Connection):
             _check_head(event)
             if self.takes_probes_only and event.target.partition(b"?")[0] not in PROBES:
                 raise h11.RemoteProtocolError("there are too many connections", error_status_hint=503)
+        if getattr(self._reader, "_bytes_in_chunk", 0) > MAX_CHUNK_BYTES:
+            raise h11.RemoteProtocolError("a chunk is too large", error_status_hint=413)
         return h11.NEED_DATA if event is h11.PAUSED else event
 
 

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 
 # The methods of Hypercorn 0.18.0. If this fails after an update: read the new ones, then adapt ours.
 TESTED_SOURCE = "ac872d087eb45d4ef838c4949775dab7c311d0499abcd3fd82e192d2977796cf"
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODY = {"prompt": "hi", "max_tokens": 4}
 
 
@@ -126,6 +127,9 @@ async def test_a_client_that_has_left_is_let_go_at_once(
         (b"GET /" + b"x" * 100_000, b"431"),
         (b"POST /live HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
         (request_bytes("/v1/completions", BODY, headers="Transfer-Encoding: chunked\r\n"), b"400"),
+        (CHUNKED + b"zz\r\n", b"400"),
+        (CHUNKED + b"7fffffffffff\r\n", b"413"),
+        (CHUNKED + b"1\r\n{\r\nffffffffffffffffffff\r\n", b"413"),
     ],
 )
 async def test_what_is_not_spoken_is_refused_and_ends_the_connection(
