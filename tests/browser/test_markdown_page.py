@@ -113,8 +113,10 @@ def test_whatever_is_written_is_harmless_and_grows_into_the_same(modules: Page) 
 def test_time_is_linear_in_the_text(modules: Page) -> None:
     for piece in REPEATED:
         text = piece * (100_000 // len(piece))
-        begun = time.monotonic()
-        modules.call(
-            "markdown.js", "void new MarkdownView(document.createElement('div')).update(given[0])", text
-        )
-        assert time.monotonic() - begun < 5, piece
+        assert any(seconds_to_show(modules, text) < 5 for _ in range(3)), piece  # others may be at work, once
+
+
+def seconds_to_show(modules: Page, text: str) -> float:
+    begun = time.monotonic()
+    modules.call("markdown.js", "void new MarkdownView(document.createElement('div')).update(given[0])", text)
+    return time.monotonic() - begun

@@ -6,11 +6,12 @@ Knows nothing of the engine or of the rest of a body.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 
 from triolet.errors import InvalidRequestError
+from triolet.web.stated_limits import stated
 
 __all__ = ["CalledFunction", "ContentPart", "Message", "ToolCall", "check_num_messages"]
 
@@ -52,7 +53,7 @@ class ToolCall(Struct):
 class Message(Struct, forbid_unknown_fields=True):
     """One message of a chat. The fields after ``name`` are what clients send back with an old answer."""
 
-    role: str
+    role: Annotated[str, stated(enum=sorted(ROLES))]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     refusal: str | None = None

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from triolet.errors import InvalidRequestError
+from triolet.sampling_params import MAX_COUNT
 from triolet.web.fields import RESPONSES_NEUTRAL
 from triolet.web.schema import ChatBody, CommonBody
+from triolet.web.stated_limits import NumLogprobs, ToolChoice, stated
 from triolet.web.tools import Function, Tool
 
 __all__ = [
@@ -94,13 +96,13 @@ class ResponsesBody(CommonBody, kw_only=True):
     background: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     include: list[str] | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int, stated(minimum=1, maximum=MAX_COUNT)] | None = None
     max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: ToolChoice | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: NumLogprobs | None = None
     reasoning: ReasoningOptions | None = None
     include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -24,6 +24,7 @@ from triolet.sampling_params import (
     SamplingParams,
 )
 from triolet.text.chat_template import check_variables
+from triolet.web import stated_limits as limits
 from triolet.web.body import decode_json
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, check_other_fields, is_neutral
 from triolet.web.messages import Message
@@ -77,30 +78,30 @@ class CommonBody(Struct, kw_only=True):
 
     model: str | None = None
     stream: bool | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[TokenId] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
+    min_tokens: limits.Count | None = None
+    temperature: limits.Temperature | None = None
+    top_p: limits.TopP | None = None
+    top_k: limits.TopK | None = None
+    min_p: limits.MinP | None = None
+    presence_penalty: limits.Penalty | None = None
+    frequency_penalty: limits.Penalty | None = None
+    repetition_penalty: limits.RepetitionPenalty | None = None
+    logit_bias: dict[str, limits.Bias] | None = None
+    bad_words: list[limits.AnyText] | None = None
+    allowed_token_ids: Annotated[list[TokenId], limits.stated(minItems=1)] | None = None
+    seed: limits.Seed | None = None
+    stop: limits.AnyText | list[limits.AnyText] | None = None
     stop_token_ids: list[TokenId] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    structured_outputs: dict[str, Any] | None = None
-    priority: int | None = None
+    structured_outputs: Annotated[dict[str, Any], limits.stated(minProperties=1)] | None = None
+    priority: limits.Priority | None = None
     cache_salt: str | None = None
     user: str | None = None
-    queue_timeout: float | None = None
-    first_token_timeout: float | None = None
-    timeout: float | None = None
+    queue_timeout: limits.Seconds | None = None
+    first_token_timeout: limits.Seconds | None = None
+    timeout: limits.Seconds | None = None
 
     def check(self) -> None:
         """Check what the types cannot say. Raises :class:`InvalidRequestError`."""
@@ -121,11 +122,11 @@ class GenerationBody(CommonBody, kw_only=True):
 
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+    n: limits.NumChoices | None = None
+    max_tokens: limits.Count | None = None
     response_format: dict[str, Any] | None = None
-    prompt_logprobs: int | None = None
-    truncate_prompt_tokens: int | None = None
+    prompt_logprobs: limits.NumLogprobs | None = None
+    truncate_prompt_tokens: limits.TruncatedLength | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
 
@@ -214,7 +215,7 @@ class CompletionBody(GenerationBody, kw_only=True):
     DEFAULT_MAX_TOKENS: ClassVar[int] = 16
 
     prompt: str | list[str | TokenId | list[TokenId]]
-    logprobs: int | None = None
+    logprobs: limits.NumLogprobs | None = None
     echo: bool | None = None
     best_of: int | None = None
 
@@ -266,16 +267,16 @@ class ChatBody(GenerationBody, kw_only=True):
     neutral_fields = CHAT_NEUTRAL
 
     messages: Annotated[list[Message], Meta(min_length=1)]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: limits.Count | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: limits.NumLogprobs | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: limits.ToolChoice | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
-    thinking_budget: int | None = None
-    reasoning_budget: int | None = None
+    thinking_budget: limits.Count | None = None
+    reasoning_budget: limits.Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

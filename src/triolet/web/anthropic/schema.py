@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from triolet.errors import InvalidRequestError
 from triolet.web.fields import is_neutral
+from triolet.web.stated_limits import stated
 
 __all__ = [
     "Block",
@@ -60,7 +61,7 @@ class Block(Struct):
 class InputMessage(Struct, forbid_unknown_fields=True):
     """One turn, or a part of one: messages of the same role that follow each other are one turn."""
 
-    role: str
+    role: Annotated[str, stated(enum=["assistant", "system", "user"])]
     content: str | list[Block]
 
 
