@@ -6,6 +6,10 @@
 // them, every parallel region waits until each thread has had its turn on a core: a decode step of a small model
 // has hundreds, and was seen to take a hundred times as long with one core busy elsewhere.) Workers spin for a
 // moment between jobs, since the next one of a step is near, then sleep.
+//
+// A worker that loses its core while it holds work has to be waited for, though. Where another program keeps a core
+// busy that happens every few milliseconds, and two threads are slower than one. So a team that has lost much time does
+// with a thread fewer for a while.
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -24,6 +28,8 @@ constexpr unsigned kMaxWorkers = 255;
 constexpr int64_t kSpinNanoseconds = 100 * 1000;
 constexpr int kPausesPerLook = 32;
 constexpr int kPausesBeforeYield = 2000;
+constexpr int64_t kMostLost = 10 * 1000 * 1000, kWithdrawal = 300 * 1000 * 1000;  // nanoseconds
+constexpr int64_t kBearableLoss = 3;  // one nanosecond in so many
 
 // The job: seats still free in the low 16 bits, workers inside in the next 16, its number above. All in one word, so
 // that nobody can take a seat in a job that has been closed, or in another one than they saw.
@@ -36,7 +42,9 @@ Body job_body = nullptr;
 void* job_data = nullptr;
 uint32_t num_jobs = 0;  // what workers sleep on
 uint32_t num_sleepers = 0;
-unsigned num_workers = 0;  // changed under `callers` only
+// Changed under `callers` only. Workers withdrawn are not asked for until the time given.
+unsigned num_workers = 0, num_withdrawn = 0;
+int64_t withdrawn_until = 0, lost = 0, last_lost = 0;
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -46,9 +54,9 @@ void pause_briefly() {
 #endif
 }
 
-int64_t now() {
+int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
     timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(clock, &time);
     return time.tv_sec * int64_t(1000000000) + time.tv_nsec;
 }
 
@@ -113,20 +121,53 @@ void open_job(Body body, void* data, unsigned seats) {
     if (__atomic_load_n(&num_sleepers, __ATOMIC_SEQ_CST) != 0) futex(FUTEX_WAKE, seats);
 }
 
+bool is_anybody_inside() { return __atomic_load_n(&job, __ATOMIC_ACQUIRE) & kInsides; }
+
+// Takes note of time lost. Losses are borne as long as they are few; then the team does with a thread fewer.
+void note_loss(int64_t loss, int64_t at) {
+    int64_t borne = (at - last_lost) / kBearableLoss;
+    lost = (lost > borne ? lost - borne : 0) + loss;
+    last_lost = at;
+    if (lost < kMostLost) return;
+    lost = 0;
+    ++num_withdrawn;
+    withdrawn_until = at + kWithdrawal;
+}
+
+// How long other threads of this process have run.
+int64_t others_time() { return now(CLOCK_PROCESS_CPUTIME_ID) - now(CLOCK_THREAD_CPUTIME_ID); }
+
+// Waits for those who hold work still. The time is lost if nobody else here runs meanwhile: neither they, nor what has
+// taken their core for work of this process.
+void wait_for_stragglers() {
+    int64_t start = now(), others_start = others_time();
+    while (is_anybody_inside()) sched_yield();
+    int64_t end = now(), loss = end - start - (others_time() - others_start);
+    if (loss > 0) note_loss(loss, end);
+}
+
 void close_job() {
     __atomic_fetch_and(&job, ~kSeats, __ATOMIC_ACQ_REL);
-    for (int num_pauses = 0; __atomic_load_n(&job, __ATOMIC_ACQUIRE) & kInsides; ++num_pauses) {
-        if (num_pauses < kPausesBeforeYield)
-            pause_briefly();
-        else
-            sched_yield();
+    for (int num_pauses = 0; num_pauses < kPausesBeforeYield; ++num_pauses) {
+        if (!is_anybody_inside()) return;
+        pause_briefly();
     }
+    wait_for_stragglers();
+}
+
+unsigned seats_now(unsigned seats) {
+    if (num_withdrawn > 0 && now() >= withdrawn_until) {
+        --num_withdrawn;
+        withdrawn_until = now() + kWithdrawal;
+    }
+    return seats > num_withdrawn ? seats - num_withdrawn : 0;
 }
 
 void forget_after_fork() {
     pthread_mutex_init(&callers, nullptr);
     job = 0;
-    num_jobs = num_sleepers = num_workers = 0;
+    num_jobs = num_sleepers = num_workers = num_withdrawn = 0;
+    lost = 0;
 }
 
 __attribute__((constructor)) void watch_forks() { pthread_atfork(nullptr, nullptr, forget_after_fork); }
@@ -141,8 +182,12 @@ extern "C" __attribute__((visibility("default"))) void triolet_run_team(Body bod
     if (num_threads < 2 || pthread_mutex_trylock(&callers) != 0) return body(data);
     unsigned seats = num_threads - 1 < kMaxWorkers ? num_threads - 1 : kMaxWorkers;
     if (num_workers < seats) hire(seats);
-    open_job(body, data, seats);
-    body(data);
-    close_job();
+    if ((seats = seats_now(seats)) == 0) {
+        body(data);
+    } else {
+        open_job(body, data, seats);
+        body(data);
+        close_job();
+    }
     pthread_mutex_unlock(&callers);
 }
