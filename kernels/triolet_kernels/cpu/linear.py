@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from triolet_kernels.cpu.dense_linear import PackedDense, pack_dense
 from triolet_kernels.cpu.loader import Kernel, NativeLibrary
-from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, is_packable, pack
+from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, format_of, is_packable, pack
 from triolet_kernels.cpu.tile_linear import PackedTiles, pack_tiles
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
@@ -54,6 +54,7 @@ class LinearKernels:
             PackedWeight: native.kernels("linear"),
             PackedDense: native.kernels("dense_linear"),
         }
+        self._embedding = native.kernels("embedding")
         self._memory = WeightMemory()
         self.uses_torch_threads = False
 
@@ -102,11 +103,26 @@ class LinearKernels:
         return output
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
-        kept = weight if isinstance(weight, QuantTensor) else weight.to(dtype).contiguous()
-        return PackedEmbedding(kept, dtype)
+        if isinstance(weight, QuantTensor):
+            return PackedEmbedding(replace(weight, data=weight.data.contiguous()), dtype)
+        return PackedEmbedding(weight.to(dtype).contiguous(), dtype)
 
     def embedding(self, token_ids: Tensor, packed: PackedEmbedding) -> Tensor:
-        if isinstance(packed.weight, QuantTensor):
+        if not isinstance(packed.weight, QuantTensor):
+            return functional.embedding(token_ids, packed.weight)
+        kernel = self._embedding.get(packed.dtype)
+        if kernel is None or not is_packable(packed.weight):
             rows = packed.weight.rows(token_ids)
             return (decode_rows(rows) if is_packable(rows) else rows.dequantize()).to(packed.dtype)
-        return functional.embedding(token_ids, packed.weight)
+        num_rows, width = len(token_ids), packed.weight.shape[1]
+        output = torch.empty(num_rows, width, dtype=packed.dtype)
+        kernel(
+            packed.weight.data.data_ptr(),
+            token_ids.data_ptr(),
+            output.data_ptr(),
+            num_rows,
+            width,
+            *format_of(packed.weight),
+            *self._team,
+        )
+        return output

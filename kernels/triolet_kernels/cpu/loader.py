@@ -67,6 +67,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "silu_mul": [_POINTER, _POINTER, _ROWS, _INT],
     "gelu_mul": [_POINTER, _POINTER, _ROWS, _INT],
     "take_rows": [*[_POINTER] * 3, _ROWS, _INT],
+    "embedding": [*[_POINTER] * 3, _ROWS, *[_INT] * 3],
     "draw": [*[_POINTER] * 11, _INT, _INT],
     "rank": [*[_POINTER] * 9, *[_INT] * 3],
     "draw_others": [*[_POINTER] * 6, *[_INT] * 3],
@@ -78,6 +79,9 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "plain_attention": _ATTENTION,
 }
 """Of each kernel by name, but for what all end with: the team's function and its number of threads."""
+
+_BRIEF = frozenset({"embedding"})
+"""Kernels that keep the interpreter's lock: who took it would have it for longer than they run."""
 
 _C_TYPES: Mapping[Argument, Any] = {_POINTER: ctypes.c_void_p, _FLOAT: ctypes.c_float}
 _C_TYPES_OF_TEAM: Sequence[Any] = (ctypes.c_void_p, ctypes.c_int64)
@@ -97,12 +101,9 @@ class Kernel:
     ) -> None:
         self.name = name
         self.signature = _SIGNATURES[name]
-        self._function = library[f"triolet_{name}_{variant}"]
-        self._function.argtypes = [
-            *(_C_TYPES.get(role, ctypes.c_int64) for role in self.signature),
-            *_C_TYPES_OF_TEAM,
-        ]
-        self._function.restype = ctypes.c_bool
+        types = (*(_C_TYPES.get(role, ctypes.c_int64) for role in self.signature), *_C_TYPES_OF_TEAM)
+        function_type = ctypes.PYFUNCTYPE if name in _BRIEF else ctypes.CFUNCTYPE
+        self._function = function_type(ctypes.c_bool, *types)((f"triolet_{name}_{variant}", library))
         self.address = _address(library, f"triolet_{name}_{variant}")
         self.caller = _address(library, f"triolet_call_{name}")
         """What calls it for a program; None if programs do not use it."""

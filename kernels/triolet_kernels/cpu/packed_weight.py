@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from triolet_kernels.quant import QuantTensor, check_finite
 
-__all__ = ["PackedWeight", "decode_rows", "is_packable", "pack"]
+__all__ = ["PackedWeight", "decode_rows", "format_of", "is_packable", "pack"]
 
 _BLOCK = 32
 _HALVES, _LANES = 2, 16
@@ -53,6 +53,12 @@ def is_packable(weight: QuantTensor) -> bool:
     return weight.kind in _LAYOUTS
 
 
+def format_of(weight: QuantTensor) -> tuple[int, int]:
+    """Of a packable weight; see :class:`PackedWeight`."""
+    layout = _LAYOUTS[weight.kind]
+    return layout.bits, layout.offset
+
+
 def decode_rows(weight: QuantTensor) -> Tensor:
     """All values of a packable weight, float32: quick for a few rows, where ``dequantize`` is for many."""
     layout = _LAYOUTS[weight.kind]
@@ -85,7 +91,7 @@ def pack(weight: QuantTensor) -> PackedWeight:
     scales = blocks[..., : layout.codes_start]
     check_finite(scales.contiguous().view(torch.float16))
     data = torch.cat([_by_output(codes, 4), _by_output(scales, 2)], dim=-1)
-    return PackedWeight(data, weight.shape, (layout.bits, layout.offset))
+    return PackedWeight(data, weight.shape, format_of(weight))
 
 
 def _by_output(fields: Tensor, size: int) -> Tensor:

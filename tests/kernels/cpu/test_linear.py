@@ -55,6 +55,16 @@ def test_embedding(any_ops: CpuOps, dtype: torch.dtype, kind: str) -> None:
     assert torch.equal(actual, expected)
 
 
+def test_scales_of_an_embedding_may_be_any_finite_float16(any_ops: CpuOps) -> None:
+    scales = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(torch.float16)
+    scales = scales[scales.isfinite()][::15].contiguous()
+    blocks = torch.randint(256, (len(scales), 34), dtype=torch.uint8)
+    blocks[:, :2] = scales.view(torch.uint8).view(-1, 2)
+    weight = QuantTensor(blocks, "Q8_0", (len(scales), 32))
+    packed = any_ops.pack_embedding(weight, torch.float32)
+    assert torch.equal(any_ops.embedding(torch.arange(len(scales)), packed), weight.dequantize())
+
+
 def test_blocks_with_an_outlier_are_rounded_finer(any_ops: CpuOps) -> None:
     x, weight = torch.randn(9, 576), quantize(torch.randn(70, 576) / 24, "Q4_1")
     x[2:5, 40] = 300
