@@ -23,11 +23,13 @@ MAX_PLANS_IN_FLIGHT = 2
 class LayerGroup:
     """Layers that share block tables: they see the last ``window`` positions (None: all of them).
 
-    ``num_blocks``: KV blocks there are of this group.
+    ``num_blocks``: KV blocks there are of this group. ``num_before_eviction``: once so many of them have been
+    used, kept prefixes make room before others are (None: all of them).
     """
 
     num_blocks: int
     window: int | None = None
+    num_before_eviction: int | None = None
 
 
 def num_blocks_needed(

@@ -8,6 +8,7 @@ PagedAttention" (SOSP 2023).
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,10 +95,20 @@ class KVCacheConfig:
         """Bytes of so many blocks of each group."""
         return sum(self.bytes_per_block(group) * count for group, count in enumerate(num_blocks))
 
-    def layer_groups(self, num_blocks: Sequence[int]) -> tuple[LayerGroup, ...]:
-        """What the scheduler needs to know of a cache with so many blocks of each group."""
+    def layer_groups(
+        self, num_blocks: Sequence[int], share_before_eviction: float = 1.0
+    ) -> tuple[LayerGroup, ...]:
+        """What the scheduler needs to know of a cache with so many blocks of each group.
+
+        ``share_before_eviction`` is that of the blocks that are used before kept prefixes make room.
+        """
+        share = share_before_eviction
         return tuple(
-            LayerGroup(num_blocks=count, window=window)
+            LayerGroup(
+                num_blocks=count,
+                window=window,
+                num_before_eviction=math.ceil(share * count) if share < 1 else None,
+            )
             for count, window in zip(num_blocks, self.group_windows, strict=True)
         )
 

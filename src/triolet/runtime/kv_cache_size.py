@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
@@ -16,11 +17,13 @@ from triolet.models.config import ModelConfig
 from triolet.option_fields import flag_of
 from triolet.runtime.kv_cache import KVCacheConfig
 
-__all__ = ["choose_max_model_len", "choose_num_blocks", "choose_sizes"]
+__all__ = ["choose_max_model_len", "choose_num_blocks", "choose_share_before_eviction", "choose_sizes"]
 
 CPU_MEMORY_SHARE = 0.25
 CPU_DEFAULT_BYTES = 2**30
 """By default a CPU's cache is no larger than this, unless one sequence of full length needs more."""
+CPU_BYTES_BEFORE_EVICTION = 320 * 2**20
+"""By default kept prefixes make room before more of a CPU's cache than this is used for the first time."""
 
 
 def choose_max_model_len(
@@ -82,6 +85,20 @@ def choose_num_blocks(
     if cache_bytes < one_sequence:
         raise _too_long_error(config, max_model_len, cache_bytes, param)
     return _share_out(config, max_model_len, args.max_num_seqs, cache_bytes)
+
+
+def choose_share_before_eviction(
+    args: EngineArgs, config: KVCacheConfig, *, max_model_len: int, num_blocks: Sequence[int]
+) -> float:
+    """The share of the blocks that is used before kept prefixes make room: all of what was asked for.
+
+    On a CPU memory is the system's until it is used. Where nothing is asked for, what prefixes are kept in is
+    no more than 320 MiB, or one sequence of ``max_model_len``; the rest is for sequences that run.
+    """
+    if config.device.type != "cpu" or _bytes_asked_for(args, config) is not None:
+        return 1.0
+    limit = max(CPU_BYTES_BEFORE_EVICTION, config.bytes_for(max_model_len))
+    return min(1.0, limit / config.total_bytes(num_blocks))
 
 
 def _bytes_asked_for(args: EngineArgs, config: KVCacheConfig) -> tuple[str, int] | None:

@@ -35,7 +35,7 @@ from triolet.runtime.draft_loading import DraftFit
 from triolet.runtime.draft_model import DraftModel
 from triolet.runtime.graph_memory import graph_memory
 from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors, allocate_kv_cache
-from triolet.runtime.kv_cache_size import choose_sizes
+from triolet.runtime.kv_cache_size import choose_share_before_eviction, choose_sizes
 from triolet.runtime.memory import available_memory
 from triolet.runtime.residence import Sources
 from triolet.runtime.shard_group import ShardGroup
@@ -218,11 +218,14 @@ class _Loading:
         )  # fmt: skip
         # On a GPU, rows that only fill up a batch have a block to write to.
         num_spare = 0 if device.type == "cpu" else 1
+        share = choose_share_before_eviction(
+            self._args, cache_config, max_model_len=max_model_len, num_blocks=num_blocks
+        )
         allocate = partial(allocate_kv_cache, cache_config, [count + num_spare for count in num_blocks])
         return LoadedModel(
             model=self._model,
             kv_cache=allocate(),
-            layer_groups=cache_config.layer_groups(num_blocks),
+            layer_groups=cache_config.layer_groups(num_blocks, share),
             vocab_size=self._config.vocab_size,
             max_model_len=max_model_len,
             device=device,

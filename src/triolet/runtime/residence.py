@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from triolet.runtime.cuda import release_cached_memory
 
-__all__ = ["Sources", "return_freed_memory"]
+__all__ = ["Sources", "return_freed_memory", "trim_allocator"]
 
 M = TypeVar("M", covariant=True)
 C = TypeVar("C", covariant=True)
@@ -31,6 +31,11 @@ def return_freed_memory() -> None:
     """Have what Python, the C library and the device's allocator keep for later given back to the system."""
     gc.collect()
     release_cached_memory()
+    trim_allocator()
+
+
+def trim_allocator() -> None:
+    """Have what the C library keeps for later given back to the system, where it can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc has it
         trim(0)

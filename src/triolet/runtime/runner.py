@@ -24,7 +24,7 @@ from triolet.runtime.draft_model import DraftModel
 from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
 from triolet.runtime.loading import LoadedModel, Model, load_parts
 from triolet.runtime.prompt_logprobs import prompt_logprobs
-from triolet.runtime.residence import Sources, return_freed_memory
+from triolet.runtime.residence import Sources, return_freed_memory, trim_allocator
 from triolet.runtime.sampler import Sampler
 
 __all__ = ["ModelRunner"]
@@ -108,6 +108,7 @@ class ModelRunner:
         num_threads_before = torch.get_num_threads()
         try:
             runner = cls._of(load(), args, constraints)
+            trim_allocator()  # tensors were repacked one by one
             on_phase("warming up")
             runner.warm_up(min(WARM_UP_TOKENS, args.max_num_batched_tokens))
         except BaseException:

@@ -16,12 +16,16 @@ class BlockPool:
 
     A block whose content is to be kept (:meth:`keep`) stays usable after its last owner has let go, until
     the room is needed. So blocks are handed out in this order: those used before with nothing to keep, the
-    last freed first; those never used, so that no more memory is touched than is needed; kept ones, least
-    recently freed first, of which ``on_evict`` is told.
+    last freed first; those never used, up to ``num_before_eviction`` (None: all of them), so that no more
+    memory is touched than is needed; kept ones, least recently freed first, of which ``on_evict`` is told;
+    the others that were never used.
     """
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
+    def __init__(
+        self, num_blocks: int, on_evict: Callable[[int], None], num_before_eviction: int | None = None
+    ) -> None:
         self.num_blocks = num_blocks
+        self._num_before_eviction = num_blocks if num_before_eviction is None else num_before_eviction
         self._on_evict = on_evict
         self._reference_counts = [0] * num_blocks
         self._is_kept = [False] * num_blocks
@@ -52,7 +56,7 @@ class BlockPool:
     def _take(self) -> int:
         if self._recycled:
             return self._recycled.pop()
-        if self._num_used < self.num_blocks:
+        if self._num_used < (self._num_before_eviction if self._evictable else self.num_blocks):
             self._num_used += 1
             return self._num_used - 1
         block_id, _ = self._evictable.popitem(last=False)

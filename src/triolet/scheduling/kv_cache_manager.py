@@ -100,7 +100,7 @@ class _Group:
         self.window = layers.window
         self.block_size = block_size
         self.cache = PrefixCache()
-        self.pool = BlockPool(layers.num_blocks, self.cache.remove)
+        self.pool = BlockPool(layers.num_blocks, self.cache.remove, layers.num_before_eviction)
         self.num_claimed = 0
         self.num_owned = 0
         self._max_num_batched_tokens = max_num_batched_tokens

@@ -39,6 +39,8 @@ def test_a_window_bounds_what_a_long_sequence_takes() -> None:
 def test_the_scheduler_is_told_of_all_groups() -> None:
     groups = cache_config(windows=GEMMA_WINDOWS).layer_groups([5, 7])
     assert groups == (LayerGroup(num_blocks=5, window=512), LayerGroup(num_blocks=7))
+    groups = cache_config(windows=GEMMA_WINDOWS).layer_groups([5, 8], 0.5)
+    assert [group.num_before_eviction for group in groups] == [3, 4]
 
 
 def test_layers_have_the_blocks_of_their_group() -> None:

@@ -9,7 +9,11 @@ from tests.triolet.runtime.kv_sizes import cache_config, model_config
 
 from triolet.args import EngineArgs
 from triolet.errors import UsageError
-from triolet.runtime.kv_cache_size import choose_max_model_len, choose_num_blocks
+from triolet.runtime.kv_cache_size import (
+    choose_max_model_len,
+    choose_num_blocks,
+    choose_share_before_eviction,
+)
 
 GIB = 2**30
 
@@ -50,6 +54,30 @@ def test_by_default_no_more_than_a_quarter_of_the_memory_on_a_cpu() -> None:
 
 def test_by_default_all_the_memory_there_is_on_a_gpu() -> None:
     assert num_blocks(2 * GIB, device="cuda") == 2 * GIB // (32 * 23_040)
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "num_blocks", "options", "share"),
+    [
+        (8192, 1000, {}, 320 * 2**20 / (1000 * 32 * 23_040)),
+        (32768, 2048, {}, 1024 / 2048),  # one sequence, if it is larger
+        (8192, 300, {}, 1.0),
+        (8192, 1000, {"kv_cache_bytes": 1000 * 32 * 23_040}, 1.0),
+        (8192, 1000, {"num_kv_blocks": 1000}, 1.0),
+    ],
+)
+def test_by_default_prefixes_are_kept_in_a_share_of_the_cache(
+    max_model_len: int, num_blocks: int, options: dict[str, Any], share: float
+) -> None:
+    args, config = EngineArgs(**options), cache_config()
+    chosen = choose_share_before_eviction(args, config, max_model_len=max_model_len, num_blocks=[num_blocks])
+    assert chosen == share
+
+
+def test_prefixes_are_kept_in_all_of_a_gpu_s_cache() -> None:
+    config = cache_config(device="cuda")
+    share = choose_share_before_eviction(EngineArgs(), config, max_model_len=8192, num_blocks=[9000])
+    assert share == 1.0
 
 
 def test_context_that_does_not_fit_is_an_error_with_the_longest_that_would() -> None:

@@ -8,10 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from triolet.scheduling.block_pool import BlockPool
 
 
-def make_pool(num_blocks: int) -> tuple[BlockPool, list[int]]:
+def make_pool(num_blocks: int, num_before_eviction: int | None = None) -> tuple[BlockPool, list[int]]:
     """A pool, and the blocks that it has evicted so far."""
     evicted: list[int] = []
-    return BlockPool(num_blocks, evicted.append), evicted
+    return BlockPool(num_blocks, evicted.append, num_before_eviction), evicted
 
 
 def test_used_blocks_are_handed_out_before_fresh_ones() -> None:
@@ -31,6 +31,16 @@ def test_fresh_blocks_are_handed_out_before_kept_ones() -> None:
     assert pool.allocate(1) == [first]
     assert evicted == [first]
     assert not pool.is_kept(first)
+
+
+def test_kept_blocks_make_room_before_more_than_so_many_are_used() -> None:
+    pool, evicted = make_pool(5, num_before_eviction=3)
+    for block_id in (kept := pool.allocate(2)):
+        pool.keep(block_id)
+    pool.release(kept)
+    # One more that is fresh, then those that were kept, then the rest.
+    assert pool.allocate(5) == [2, 1, 0, 3, 4]
+    assert evicted == [1, 0]
 
 
 def test_the_least_recently_freed_is_evicted_first_and_the_tail_of_a_table_before_its_head() -> None:
@@ -95,9 +105,10 @@ def test_releasing_a_free_block_is_found_out() -> None:
 class BlockPoolMachine(RuleBasedStateMachine):
     """The pool against plain lists: owners' tables, blocks worth keeping, in which order they became free."""
 
-    @initialize(num_blocks=st.integers(1, 12))
-    def start(self, num_blocks: int) -> None:
-        self.pool, self.evicted = make_pool(num_blocks)
+    @initialize(num_blocks=st.integers(1, 12), num_before_eviction=st.none() | st.integers(1, 12))
+    def start(self, num_blocks: int, num_before_eviction: int | None) -> None:
+        self.pool, self.evicted = make_pool(num_blocks, num_before_eviction)
+        self.num_before_eviction = min(num_blocks, num_before_eviction or num_blocks)
         self.num_used = 0
         self.recycled: list[int] = []
         self.evictable: list[int] = []
@@ -114,12 +125,16 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.evicted.clear()
         block_ids = self.pool.allocate(num_blocks)
         num_recycled = min(num_blocks, len(self.recycled))
-        num_fresh = min(num_blocks - num_recycled, self.pool.num_blocks - self.num_used)
+        num_wanted = num_blocks - num_recycled
+        num_fresh = min(num_wanted, max(0, self.num_before_eviction - self.num_used))
+        num_evicted = min(num_wanted - num_fresh, len(self.evictable))
         expected = [self.recycled.pop() for _ in range(num_recycled)]
         expected += range(self.num_used, self.num_used + num_fresh)
-        self.num_used += num_fresh
-        num_evicted = num_blocks - len(expected)
         expected += self.evictable[:num_evicted]
+        self.num_used += num_fresh
+        num_fresh = num_wanted - num_fresh - num_evicted
+        expected += range(self.num_used, self.num_used + num_fresh)
+        self.num_used += num_fresh
         assert block_ids == expected
         assert self.evicted == self.evictable[:num_evicted]
         self.kept -= set(self.evicted)
