@@ -13,12 +13,17 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
 from tests.hygiene.deployments import HOW_TO, Pod, pods, serve_args_of, unit
 from tests.hygiene.snippets import snippets
 
 from triolet.args import ServeArgs
 from triolet.web.route_descriptions import ROUTES
 
+API: dict[str, Any] = {
+    "Service": client.V1Service, "Deployment": client.V1Deployment, "StatefulSet": client.V1StatefulSet,
+}  # fmt: skip
+MANIFESTS = sorted((HOW_TO / "kubernetes").glob("*.yaml"))
 PODS = list(pods())
 UNITS = sorted((HOW_TO / "systemd").glob("*.service"))
 CLOSING_SECONDS = 20
@@ -83,6 +88,27 @@ def test_probes_ask_routes_that_exist_of_pods_that_have_them(pod: Pod) -> None:
         port = args.data_parallel_rpc_port
         expected |= {"nodes": port, "engines": port + 1}
     assert ports == expected
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_the_api_of_kubernetes_takes_a_manifest(path: Path) -> None:
+    """Its models refuse fields that it does not have; a field misspelt would be ignored, or refused late."""
+    for document in yaml.safe_load_all(path.read_text()):
+        api = API.get(document["kind"])
+        if api is not None:
+            api.model_validate(document)
+            continue
+        assert document["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
+        group = document["spec"].pop("leaderWorkerTemplate")
+        assert set(document["spec"]) == {"replicas"}
+        for name in ("leaderTemplate", "workerTemplate"):
+            client.V1PodTemplateSpec.model_validate(group.pop(name))
+        assert set(group) == {"size", "restartPolicy"}
+
+
+def test_the_api_of_kubernetes_is_strict() -> None:
+    with pytest.raises(ValueError, match="terminationGracePeriodSecond"):
+        client.V1PodSpec.model_validate({"containers": [], "terminationGracePeriodSecond": 1})
 
 
 @pytest.mark.parametrize("name", ["cluster", "leader-worker-set"])
