@@ -131,6 +131,11 @@ class EngineArgs(ParallelArgs):
         "nothing else waits.",
         group="scheduling",
     )  # fmt: skip
+    max_unread_bytes: int = option(
+        8 * 2**20, "How far the reader of a stream may be behind what is generated, in bytes; the request of "
+        "one who falls further behind ends with an error.",
+        group="scheduling",
+    )  # fmt: skip
     seed: int | None = option(
         None, "Seed from which the seeds of requests that name none are derived; random if not given.",
         group="scheduling",
@@ -170,7 +175,7 @@ class EngineArgs(ParallelArgs):
         check_at_least(self, 1, (
             "max_model_len", "num_threads", "block_size", "kv_cache_bytes", "num_kv_blocks",
             "max_num_seqs", "max_num_batched_tokens", "max_num_queued_requests", "max_num_queued_tokens",
-            "num_speculative_tokens",
+            "num_speculative_tokens", "max_unread_bytes",
         ))  # fmt: skip
         check_not_negative(self, ("long_prefill_token_threshold", "log_stats_interval"))
         if not 0 < self.gpu_memory_utilization <= 1:

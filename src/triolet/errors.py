@@ -17,6 +17,7 @@
     │   ├── ModelNotFoundError     404
     │   ├── ConflictError          409: not while something else is as it is
     │   ├── RequestTooLargeError   413
+    │   ├── UnreadOutputError      408: a stream was left unread for too long
     │   ├── NotServedError         501: no model here can do it
     │   └── OverloadedError        429 (queue full) or 503 (not serving), with ``retry_after``
     ├── JoinError                  a process of the cluster cannot be reached, or refused to have us
@@ -51,6 +52,7 @@ __all__ = [
     "RequestTooLargeError",
     "TrioletError",
     "UnknownArchitectureError",
+    "UnreadOutputError",
     "UsageError",
     "WeightsError",
 ]
@@ -157,6 +159,13 @@ class RequestTooLargeError(RequestError):
     """The body is larger than the server accepts."""
 
     status = 413
+
+
+class UnreadOutputError(RequestError):
+    """Too much of a stream was left unread; its request has been ended."""
+
+    status = 408
+    code = "unread_output"
 
 
 class OverloadedError(RequestError):

@@ -42,6 +42,7 @@ BAD: dict[str, list[Any]] = {
     "max_num_batched_tokens": [*NOT_POSITIVE, None, 63, 2**17 + 1, 10**12],
     "max_num_queued_requests": [*NOT_POSITIVE, None],
     "max_num_queued_tokens": [*NOT_POSITIVE, None],
+    "max_unread_bytes": [*NOT_POSITIVE, None],
     "seed": ["7", True, 7.0, math.nan, [7]],
     "enable_prefix_caching": [None, 0, 1, "yes", []],
     "long_prefill_token_threshold": [None, -1, 1.0, "8", True, math.nan],

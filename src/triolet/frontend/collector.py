@@ -1,7 +1,7 @@
 """RequestOutputCollector: the one-slot mailbox between the output handler and a request's consumer.
 
 The producer never waits. A consumer that is slow finds one merged output instead of a queue, so a request
-never holds more than its own answer.
+never holds more than its own answer; how much that is the producer may ask, and end the request.
 
 This module knows nothing of engines.
 """
@@ -17,6 +17,10 @@ from triolet.sampling_params import RequestOutputKind
 __all__ = ["RequestOutputCollector"]
 
 
+LOGPROB_BYTES = 64
+"""About what a log-probability with its token takes, here and in an event."""
+
+
 class RequestOutputCollector:
     """Holds the newest output of one request; for one producer and one consumer on one loop."""
 
@@ -26,12 +30,19 @@ class RequestOutputCollector:
         self._error: Exception | None = None
         self._arrived = Wakeup()
 
-    def put(self, output: RequestOutput) -> None:
-        """Leave an output; one that has not been taken yet is merged with it."""
+    def put(self, output: RequestOutput) -> bool:
+        """Leave an output; True if one that had not been taken yet is merged with it."""
+        is_merged = self._output is not None
         if self._output is not None:
             output = _joined(self._output, output, is_delta=self._kind is RequestOutputKind.DELTA)
         self._output = output
         self._arrived.set()
+        return is_merged
+
+    @property
+    def num_unread_bytes(self) -> int:
+        """About how much there is that the consumer has not taken."""
+        return 0 if self._output is None else sum(map(_num_bytes, self._output.outputs))
 
     def put_error(self, error: Exception) -> None:
         """End the request with an exception, raised in the consumer once it has taken what came before."""
@@ -60,6 +71,11 @@ class RequestOutputCollector:
             if not await self._arrived.wait(until):
                 return False
         return True
+
+
+def _num_bytes(completion: CompletionOutput) -> int:
+    num_logprobs = sum(len(position.token_ids) for position in completion.logprobs or ())
+    return len(completion.text) + LOGPROB_BYTES * num_logprobs
 
 
 def _joined(first: RequestOutput, second: RequestOutput, *, is_delta: bool) -> RequestOutput:

@@ -6,6 +6,7 @@ All calls are made on the loop's thread and none of them blocks; the one task ha
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Container, Sequence
 from functools import partial
@@ -15,12 +16,13 @@ import anyio.lowlevel
 
 from triolet.cluster.client import EngineClient
 from triolet.core.loop import LoopPoster
-from triolet.errors import EngineDeadError, RequestError
+from triolet.errors import EngineDeadError, RequestError, UnreadOutputError
 from triolet.frontend.collector import RequestOutputCollector
 from triolet.frontend.output_processor import OutputProcessor, ProcessedOutput
 from triolet.frontend.request_state import RequestState
 from triolet.frontend.stream import RequestStream
 from triolet.request import TokenOutput
+from triolet.sampling_params import RequestOutputKind
 from triolet.statistics import FrontendStatistics
 
 __all__ = ["RequestTable"]
@@ -29,11 +31,22 @@ OUTPUT_CHUNK = 128  # outputs handled before other tasks get their turn
 
 
 class RequestTable:
-    """Every request from its submission to its end, with its mailbox."""
+    """Every request from its submission to its end, with its mailbox.
 
-    def __init__(self, client: EngineClient, post: LoopPoster, statistics: FrontendStatistics) -> None:
+    One whose mailbox holds more than ``max_unread_bytes`` is ended.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        post: LoopPoster,
+        statistics: FrontendStatistics,
+        *,
+        max_unread_bytes: float = math.inf,
+    ) -> None:
         self._client = client
         self._post = post
+        self._max_unread_bytes = max_unread_bytes
         self._outputs = OutputProcessor(statistics)
         self._collectors: dict[RequestState, RequestOutputCollector] = {}
         self._request_ended = anyio.Event()
@@ -119,14 +132,29 @@ class RequestTable:
         if item.output is None:
             return
         collector = self._collectors[item.state]
+        is_behind = False
         if item.error is None:
-            collector.put(item.output)
+            is_behind = collector.put(item.output)
         else:
             collector.put_error(item.error)
         if item.output.is_finished:
             del self._collectors[item.state]
             self._request_ended.set()
             self._request_ended = anyio.Event()
+        elif is_behind and item.state.head.kind is RequestOutputKind.DELTA:
+            self._check_reader(item.state, collector.num_unread_bytes)
+
+    def _check_reader(self, state: RequestState, num_unread_bytes: int) -> None:
+        """End a request of which too much is unread: the rest would be kept for as long as it is not read."""
+        if num_unread_bytes <= self._max_unread_bytes:
+            return
+        error = UnreadOutputError(
+            f"The answer was read too slowly: about {num_unread_bytes} bytes of it were waiting "
+            f"(--max-unread-bytes {self._max_unread_bytes}). Read faster, or ask for fewer logprobs."
+        )
+        failed = self._outputs.fail(state, error, time.monotonic())
+        self._obey(failed)
+        self._deliver(failed)
 
 
 def _dead_error(death: BaseException) -> EngineDeadError:

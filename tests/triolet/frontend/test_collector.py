@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.triolet.frontend.parts import logprobs_of
 
 from triolet.errors import EngineGenerateError
-from triolet.frontend.collector import RequestOutputCollector
+from triolet.frontend.collector import LOGPROB_BYTES, RequestOutputCollector
 from triolet.request import CompletionOutput, RequestOutput, RequestTimings
 from triolet.sampling_params import RequestOutputKind
 
@@ -131,6 +131,17 @@ async def test_what_comes_once_is_not_lost(kind: RequestOutputKind) -> None:
     collector.put(first)
     collector.put(output(b"b", 2))
     assert (await collector.get()).prompt_logprobs == [None]
+
+
+async def test_it_tells_how_much_is_unread() -> None:
+    collector = RequestOutputCollector(RequestOutputKind.DELTA)
+    assert collector.num_unread_bytes == 0
+    assert not collector.put(output(b"one", 3, has_logprobs=False))
+    assert collector.put(output(b" two", 7, has_logprobs=False))
+    assert collector.num_unread_bytes == 7
+    await collector.get()
+    collector.put(output(b"one", 3))
+    assert collector.num_unread_bytes == 3 + 3 * LOGPROB_BYTES
 
 
 async def test_an_error_comes_after_the_outputs_before_it() -> None:

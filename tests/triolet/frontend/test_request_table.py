@@ -10,15 +10,19 @@ import pytest
 from tests.triolet.frontend.parts import input_processor, new_request, token_output
 
 from triolet.core.loop import loop_poster
-from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
+from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError, UnreadOutputError
+from triolet.frontend.collector import LOGPROB_BYTES
 from triolet.frontend.input_processor import InputProcessor
 from triolet.frontend.request_table import OUTPUT_CHUNK, RequestTable
 from triolet.frontend.stream import RequestStream
 from triolet.request import FinishReason, Request, TokenLogprobs, TokenOutput
-from triolet.sampling_params import BeamSearchParams
+from triolet.sampling_params import BeamSearchParams, RequestOutputKind
 from triolet.statistics import FrontendStatistics
 
 pytestmark = pytest.mark.anyio
+
+
+MAX_UNREAD_BYTES = 4096
 
 
 class FakeClient:
@@ -53,7 +57,12 @@ class Front:
         self.inputs = inputs
         self.client = FakeClient()
         self.statistics = FrontendStatistics()
-        self.table = RequestTable(self.client, loop_poster(), self.statistics)  # type: ignore[arg-type]
+        self.table = RequestTable(
+            self.client,  # type: ignore[arg-type]
+            loop_poster(),
+            self.statistics,
+            max_unread_bytes=MAX_UNREAD_BYTES,
+        )
 
     def add(self, **fields: Any) -> tuple[RequestStream, int]:
         stream, ids = self.add_several(**fields)
@@ -144,6 +153,30 @@ async def test_a_death_is_told_to_every_stream_with_its_cause(front: Front) -> N
         assert caught.value.__cause__ is death
     assert front.client.aborted == [], "the core is dead"
     assert front.table.num_requests == 0
+
+
+@pytest.mark.parametrize("logprobs", [None, 20])
+async def test_one_that_is_read_too_slowly_is_ended_with_its_cause(
+    front: Front, logprobs: int | None
+) -> None:
+    kind = RequestOutputKind.DELTA
+    stream, core_id = front.add(logprobs=logprobs, output_kind=kind, max_tokens=400)
+    other, other_id = front.add(logprobs=logprobs, output_kind=kind, max_tokens=400)
+    num_kept = MAX_UNREAD_BYTES // (1 if logprobs is None else 21 * LOGPROB_BYTES + 1)
+    news = [TokenLogprobs(tuple(range(21)), (0.0,) * 21, 1)] if logprobs else None
+    text = b"x" * (1 if logprobs else 100)
+    num_put = 0
+    while front.client.aborted == []:
+        for each in (core_id, other_id):
+            front.table.process([token_output(each, text, logprobs=news and news * len(text))])
+        assert (await anext(other)).outputs[0].text == text.decode()
+        num_put += len(text)
+    assert front.client.aborted == [core_id]
+    assert num_kept < num_put <= num_kept + len(text)
+    assert len((await anext(stream)).outputs[0].text) == num_put
+    with pytest.raises(UnreadOutputError, match="--max-unread-bytes 4096"):
+        await anext(stream)
+    assert front.table.num_requests == 1
 
 
 async def test_any_number_of_tasks_may_wait_until_it_is_idle(front: Front) -> None:
