@@ -130,9 +130,8 @@ class Engine(EngineControl):
             async with anyio.create_task_group() as serving:
                 self._inputs = await self._load(serving, client, files)
                 self._client = client
-                self._requests = RequestTable(
-                    client, loop_poster(), self._statistics, max_unread_bytes=self.args.max_unread_bytes
-                )
+                limit = self.args.max_unread_bytes
+                self._requests = RequestTable(client, loop_poster(), self._statistics, max_unread_bytes=limit)
                 async with anyio.create_task_group() as handling:
                     handling.start_soon(self._requests.handle_outputs)
                     self._state = EngineState.DRAINING if self._is_draining else EngineState.READY

@@ -19,7 +19,6 @@ from triolet.errors import (
     JoinError,
     OverloadedError,
     PromptTooLongError,
-    UnreadOutputError,
     UsageError,
 )
 from triolet.frontend.preparation import LONG_PROMPT
@@ -54,15 +53,6 @@ def spells(text: str) -> object:
 
 
 class TestOutputs:
-    async def test_what_is_left_unread_for_too_long_ends_with_its_cause(self, byte_model: Path) -> None:
-        async with make(byte_model, max_unread_bytes=20) as engine:
-            stream = await engine.submit("abc", delta(max_tokens=100, ignore_eos=True))
-            with anyio.fail_after(10):
-                await engine.wait_idle()
-            assert 20 < len((await anext(stream)).outputs[0].token_ids) < 100
-            with pytest.raises(UnreadOutputError):
-                await anext(stream)
-
     async def test_cumulative_delta_and_final_only_tell_the_same(self, byte_model: Path) -> None:
         async with make(byte_model) as engine:
             params = SamplingParams(max_tokens=5)
