@@ -11,31 +11,41 @@
 
 namespace {
 
-constexpr int64_t kSpan = 128;
-constexpr int kTileRows = 32;
 constexpr int64_t kUnitsPerThread = 4;  // a tile that is more than such a share of the work is shared out by spans
-
-// Some tokens of one sequence, and the tile's place among those that are shared out by spans; -1 if it is not.
-struct TokenTile {
-    int32_t sequence, first_token, num_tokens, shared_index;
-};
-
-// The rows that one thread carries through the keys together.
-template <class T>
-struct RowTile {
-    int num_rows;
-    int64_t first_key, end_key;  // what any of the rows sees
-    int64_t positions[kTileRows];
-    alignas(64) T query[kTileRows * kMaxHeadDim];  // in groups of rows that go through a chunk together
-};
 
 TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TRIOLET_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-template <class T>
-struct Attention {
-    using Rows = typename RowsOf<T>::type;
+// Some tokens of one sequence, the keys that any of them sees, and the tile's place among those that are shared out
+// by spans; -1 if it is not.
+struct TokenTile {
+    int32_t sequence, first_token, num_tokens, shared_index;
+    int64_t first_key, end_key;
 
+    int64_t first_span() const { return first_key / kSpan; }
+    int64_t end_span() const { return divide_up(end_key, kSpan); }
+    int64_t num_spans() const { return end_span() - first_span(); }
+};
+
+// Query heads that share keys and values, in groups that fit a tile.
+struct HeadGroups {
+    int64_t num_heads, heads_per_kv, heads_per_group, groups_per_kv, count;
+
+    HeadGroups(int64_t num_heads, int64_t num_kv_heads, int64_t most)
+        : num_heads(num_heads),
+          heads_per_kv(num_heads / num_kv_heads),
+          heads_per_group(smaller(heads_per_kv, most)),
+          groups_per_kv(divide_up(heads_per_kv, most)),
+          count(num_kv_heads * groups_per_kv) {}
+
+    int64_t kv_head(int64_t group) const { return groups_per_kv == 1 ? group : group / groups_per_kv; }
+    int64_t place(int64_t group) const { return (group - kv_head(group) * groups_per_kv) * heads_per_group; }
+    int64_t first_head(int64_t group) const { return kv_head(group) * heads_per_kv + place(group); }
+    int64_t num_heads_of(int64_t group) const { return smaller(heads_per_group, heads_per_kv - place(group)); }
+};
+
+template <class T>
+struct Inputs {
     const T* query;
     const T* key_cache;
     const T* value_cache;
@@ -43,212 +53,250 @@ struct Attention {
     const int64_t* positions;
     const int32_t* block_tables;
     const int32_t* query_starts;
-    int64_t num_sequences, table_stride, num_heads, num_kv_heads;
+    int64_t num_tokens, num_sequences, table_stride, max_length, num_heads, num_kv_heads;
     ChunkGeometry geometry;
+};
 
-    int64_t heads_per_kv() const { return num_heads / num_kv_heads; }
-    int64_t tile_heads() const { return smaller(heads_per_kv(), kTileRows); }
-    int64_t tiles_per_kv() const { return divide_up(heads_per_kv(), kTileRows); }
-    int64_t num_groups() const { return num_kv_heads * tiles_per_kv(); }
-    int64_t tile_tokens() const { return kTileRows / tile_heads(); }
-    int64_t state_size() const { return kTileRows * (geometry.head_dim + 2); }
+template <class T>
+struct Attention : Inputs<T> {
+    using Rows = typename RowsOf<T>::type;
+    static constexpr int kTileRows = Rows::kTileRows, kGroupRows = Rows::kGroupRows;
+    using Inputs<T>::geometry;
+    using Inputs<T>::positions;
 
-    int64_t first_head(int64_t group) const {
-        return group / tiles_per_kv() * heads_per_kv() + group % tiles_per_kv() * kTileRows;
-    }
-    int64_t num_group_heads(int64_t group) const {
-        return smaller(kTileRows, heads_per_kv() - group % tiles_per_kv() * kTileRows);
-    }
+    const HeadGroups groups;
+    const int64_t num_spans;  // of the longest sequence
+
+    explicit Attention(const Inputs<T>& inputs)
+        : Inputs<T>(inputs),
+          groups(inputs.num_heads, inputs.num_kv_heads, kTileRows),
+          num_spans(divide_up(inputs.max_length, kSpan)) {}
 
     // Cuts the batch into tiles of tokens; returns their number.
     int64_t cut(TokenTile* tiles) const {
-        int64_t count = 0;
-        for (int32_t s = 0; s < num_sequences; ++s)
-            for (int32_t token = query_starts[s]; token < query_starts[s + 1]; token += int32_t(tile_tokens()))
-                tiles[count++] = {s, token, int32_t(smaller(tile_tokens(), query_starts[s + 1] - token)), -1};
+        int64_t count = 0, tile_tokens = kTileRows / groups.heads_per_group;
+        for (int32_t s = 0; s < this->num_sequences; ++s) {
+            const int32_t end = this->query_starts[s + 1];
+            for (int32_t token = this->query_starts[s]; token < end; token += int32_t(tile_tokens)) {
+                auto num_tokens = int32_t(smaller(tile_tokens, end - token));
+                int64_t left = positions[token] + 1 - geometry.window;  // of what the first token sees
+                tiles[count++] = {s,  token, num_tokens, -1, geometry.window && left > 0 ? left : 0,
+                                  positions[token + num_tokens - 1] + 1};
+            }
+        }
         return count;
     }
 
-    // Spans that hold keys which a tile sees.
-    int64_t num_spans_of(const TokenTile& tile) const {
-        int64_t first = positions[tile.first_token], last = positions[tile.first_token + tile.num_tokens - 1];
-        int64_t first_key = geometry.window && first + 1 > geometry.window ? first + 1 - geometry.window : 0;
-        return last / kSpan - first_key / kSpan + 1;
-    }
+    int64_t num_rows_of(const TokenTile& tile) const { return tile.num_tokens * groups.heads_per_group; }
 
-    // Numbers the tiles that would keep one thread busy while the others have nothing left; returns how many.
-    int64_t find_shared(TokenTile* tiles, int64_t num_tiles, int64_t num_threads) const {
+    // Numbers the tiles that would keep one thread busy while the others have nothing left, whose spans are shared out,
+    // and lists them; returns how many.
+    int64_t find_shared(TokenTile* tiles, int64_t num_tiles, int64_t num_threads, TokenTile* shared) const {
         int64_t total = 0, count = 0;
-        for (int64_t i = 0; i < num_tiles; ++i) total += num_spans_of(tiles[i]);
-        for (int64_t i = 0; i < num_tiles && num_threads > 1; ++i) {
-            int64_t num_spans = num_spans_of(tiles[i]);
-            if (num_spans > 1 && num_spans * num_threads * kUnitsPerThread > total * num_groups())
-                tiles[i].shared_index = int32_t(count++);
+        for (int64_t i = 0; i < num_tiles; ++i) total += tiles[i].num_spans();
+        for (TokenTile* tile = tiles; tile < tiles + num_tiles && num_threads > 1; ++tile) {
+            int64_t num_spans = tile->num_spans();
+            if (num_spans == 1 || num_spans * num_threads * kUnitsPerThread <= total * groups.count) continue;
+            tile->shared_index = int32_t(count);
+            shared[count++] = *tile;
         }
         return count;
     }
 
-    RowStates states_in(float* memory) const {
-        return {memory, memory + kTileRows, memory + 2 * kTileRows};
+    // Of the sums of so many rows.
+    int64_t state_size(int64_t num_rows) const { return 2 * padded(num_rows) + num_rows * geometry.head_dim; }
+    static int64_t padded(int64_t num_rows) { return divide_up(num_rows, kLanes) * kLanes; }
+    RowStates states_in(float* memory, int64_t num_rows) const {
+        return {memory, memory + padded(num_rows), memory + 2 * padded(num_rows)};
     }
 
-    void start(const RowStates& states, int num_rows) const {
-        for (int row = 0; row < num_rows; ++row) states.maximum[row] = kNoMaximum, states.sum[row] = 0;
-        memset(states.values, 0, sizeof(float) * num_rows * geometry.head_dim);
+    Chunk<T> chunk_at(const TokenTile& tile, int64_t kv_head, int64_t first) const {
+        const int64_t block_size = geometry.block_size, head_dim = geometry.head_dim, offset = first & (block_size - 1);
+        int64_t block = this->block_tables[tile.sequence * this->table_stride + (first >> __builtin_ctzll(block_size))];
+        int64_t page = (block * this->num_kv_heads + kv_head) * block_size * head_dim;
+        return {this->key_cache + page + key_index<T>(offset, 0, block_size),
+                this->value_cache + page + value_index<T>(offset, 0, head_dim), first,
+                int(smaller(geometry.chunk, tile.end_key - first))};
     }
 
-    void set_positions(RowTile<T>& rows, const TokenTile& tile, int64_t group) const {
-        int64_t heads = num_group_heads(group);
-        int64_t lowest = positions[tile.first_token], highest = lowest;
-        rows.num_rows = int(tile.num_tokens * heads);
-        for (int row = 0; row < rows.num_rows; ++row) {
-            int64_t position = positions[tile.first_token + row / heads];
-            rows.positions[row] = position;
-            lowest = smaller(lowest, position);
-            highest = position > highest ? position : highest;
-        }
-        rows.end_key = highest + 1;
-        rows.first_key = geometry.window && lowest + 1 > geometry.window ? lowest + 1 - geometry.window : 0;
-    }
-
-    // Gathers the queries of a tile.
-    void gather(RowTile<T>& rows, const TokenTile& tile, int64_t group) const {
-        set_positions(rows, tile, group);
-        int64_t heads = num_group_heads(group), head_dim = geometry.head_dim;
-        for (int first = 0; first < rows.num_rows; first += Rows::kRows) {
-            int64_t count = smaller(Rows::kRows, rows.num_rows - first);
-            T* target = rows.query + first * head_dim;
-            for (int64_t row = 0; row < count; ++row) {
-                int64_t token = tile.first_token + (first + row) / heads;
-                int64_t head = first_head(group) + (first + row) % heads;
-                const T* source = query + (token * num_heads + head) * head_dim;
-                Rows::put_query(source, row, count, head_dim, target);
-            }
-        }
-    }
-
-    Chunk<T> chunk_at(const RowTile<T>& rows, const TokenTile& tile, int64_t group, int64_t first) const {
-        int64_t block_size = geometry.block_size, head_dim = geometry.head_dim;
-        int64_t block = block_tables[tile.sequence * table_stride + first / block_size];
-        int64_t page = (block * num_kv_heads + group / tiles_per_kv()) * block_size * head_dim;
-        int64_t offset = first % block_size;
-        return {key_cache + page + key_index<T>(offset, 0, block_size),
-                value_cache + page + value_index<T>(offset, 0, head_dim), first,
-                int(smaller(geometry.chunk, rows.end_key - first))};
-    }
-
-    // Starts the way of a chunk's keys and values from memory: blocks are too short for the hardware to guess.
-    // Always inlined: GCC 12 takes a function that only prefetches for one without effect, and drops the call.
-    TRIOLET_INLINE void prefetch(const Chunk<T>& chunk) const {
-        constexpr int64_t kLine = 64 / sizeof(T), P = PairSize<T>::value;
-        int64_t run = geometry.chunk * P, size = geometry.chunk * geometry.head_dim;
-        for (int64_t pair = 0; pair < geometry.head_dim / P; ++pair)
-            for (int64_t i = 0; i < run; i += kLine)
-                __builtin_prefetch(chunk.keys + pair * geometry.block_size * P + i);
-        for (int64_t i = 0; i < size; i += kLine) __builtin_prefetch(chunk.values + i);
-    }
-
-    // Sums over the keys of one span.
-    void walk_span(const RowTile<T>& rows, const TokenTile& tile, int64_t group, int64_t span,
-                   const RowStates& states) const {
-        alignas(64) float sums[kTileRows * kLanes] = {};
-        start(states, rows.num_rows);
-        int64_t end = smaller((span + 1) * kSpan, rows.end_key);
-        for (int64_t first = span * kSpan; first < end; first += geometry.chunk) {
-            if (first + geometry.chunk <= rows.first_key) continue;
-            Chunk<T> chunk = chunk_at(rows, tile, group, first);
-            int64_t next = first + geometry.chunk;
-            if (next < rows.end_key) prefetch(chunk_at(rows, tile, group, next));
-            for (int row = 0; row < rows.num_rows; row += Rows::kRows) {
-                int count = int(smaller(Rows::kRows, rows.num_rows - row));
-                Rows::attend(count, chunk, rows.query + row * geometry.head_dim, rows.positions + row, geometry,
-                             states.maximum + row, sums + row * kLanes, states.values + row * geometry.head_dim);
-            }
-        }
-        for (int row = 0; row < rows.num_rows; ++row) states.sum[row] = sum_lanes(load(sums + row * kLanes));
+    void find_chunks(const TokenTile& tile, int64_t group, int64_t span, Chunks<T>& chunks) const {
+        chunks.count = 0;
+        const int64_t kv_head = groups.kv_head(group), end = smaller((span + 1) * kSpan, tile.end_key);
+        for (int64_t first = span * kSpan; first < end; first += geometry.chunk)
+            if (first + geometry.chunk > tile.first_key)
+                chunks.chunk[chunks.count++] = chunk_at(tile, kv_head, first);
     }
 
     // total = total and part together; exact where either is empty.
     void merge(const RowStates& total, const RowStates& part, int num_rows) const {
+        alignas(64) float before[kGroupRows], after[kGroupRows];
+        for (int row = 0; row < num_rows; row += kLanes) {
+            Vec was = load(total.maximum + row), other = load(part.maximum + row), largest = max(was, other);
+            Vec first = weight_of(sub(was, largest)), second = weight_of(sub(other, largest));
+            store(before + row, first);
+            store(after + row, second);
+            store(total.maximum + row, largest);
+            store(total.sum + row, add(mul(load(total.sum + row), first), mul(load(part.sum + row), second)));
+        }
         for (int row = 0; row < num_rows; ++row) {
-            float largest = total.maximum[row] > part.maximum[row] ? total.maximum[row] : part.maximum[row];
-            float before = weight_of(total.maximum[row] - largest), after = weight_of(part.maximum[row] - largest);
             float* values = total.values + row * geometry.head_dim;
             const float* more = part.values + row * geometry.head_dim;
+            Vec first = splat(before[row]), second = splat(after[row]);
             for (int64_t d = 0; d < geometry.head_dim; d += kLanes)
-                store(values + d, add(mul(load(values + d), splat(before)), mul(load(more + d), splat(after))));
-            total.sum[row] = total.sum[row] * before + part.sum[row] * after;
-            total.maximum[row] = largest;
+                store(values + d, add(mul(load(values + d), first), mul(load(more + d), second)));
         }
     }
 
-    void finish(const RowStates& total, const TokenTile& tile, int64_t group, int num_rows) const {
-        int64_t heads = num_group_heads(group), head_dim = geometry.head_dim;
-        for (int row = 0; row < num_rows; ++row) {
-            int64_t index = (tile.first_token + row / heads) * num_heads + first_head(group) + row % heads;
-            Vec factor = splat(1 / total.sum[row]);
-            for (int64_t d = 0; d < head_dim; d += kLanes)
-                store(output + index * head_dim + d, mul(load(total.values + row * head_dim + d), factor));
+    void finish(const RowStates& total, const TokenTile& tile, int64_t group) const {
+        const int64_t head_dim = geometry.head_dim, num_heads = groups.num_heads_of(group);
+        int row = 0;
+        for (int64_t token = tile.first_token; token < tile.first_token + tile.num_tokens; ++token) {
+            T* target = this->output + (token * groups.num_heads + groups.first_head(group)) * head_dim;
+            for (int64_t head = 0; head < num_heads; ++head, ++row, target += head_dim) {
+                Vec factor = splat(1 / total.sum[row]);
+                for (int64_t d = 0; d < head_dim; d += kLanes)
+                    store(target + d, mul(load(total.values + row * head_dim + d), factor));
+            }
         }
-    }
-
-    // One tile and group of heads over all its keys. Spans summed elsewhere are found in `parts`, if given.
-    void run_tile(const TokenTile& tile, int64_t group, float* parts) const {
-        RowTile<T> rows;
-        alignas(64) float total_memory[kTileRows * (kMaxHeadDim + 2)];
-        alignas(64) float part_memory[kTileRows * (kMaxHeadDim + 2)];
-        typename Rows::Session session;
-        RowStates total = states_in(total_memory);
-        if (parts)
-            set_positions(rows, tile, group);
-        else
-            gather(rows, tile, group);
-        start(total, rows.num_rows);
-        for (int64_t span = rows.first_key / kSpan; span * kSpan < rows.end_key; ++span) {
-            RowStates part = states_in(parts ? parts + span * state_size() : part_memory);
-            if (!parts) walk_span(rows, tile, group, span, part);
-            merge(total, part, rows.num_rows);
-        }
-        finish(total, tile, group, rows.num_rows);
-    }
-
-    // One span of one tile and group of heads.
-    void run_span(const TokenTile& tile, int64_t group, int64_t span, float* parts) const {
-        RowTile<T> rows;
-        typename Rows::Session session;
-        set_positions(rows, tile, group);
-        if (span < rows.first_key / kSpan || span * kSpan >= rows.end_key) return;
-        gather(rows, tile, group);
-        walk_span(rows, tile, group, span, states_in(parts + span * state_size()));
-    }
-
-    // False if there is no memory to work in.
-    bool run(int64_t num_tokens, int64_t max_length, RunTeam run_team, int64_t num_threads) const {
-        Scratch<TokenTile> tiles(num_tokens);
-        if (!tiles) return false;
-        int64_t num_tiles = cut(tiles.values), num_spans = divide_up(max_length, kSpan);
-        int64_t num_shared = find_shared(tiles.values, num_tiles, num_threads);
-        Scratch<TokenTile> shared(num_shared);
-        Scratch<float> parts(num_shared * num_groups() * num_spans * state_size());
-        if (!shared || !parts) return false;
-        auto parts_of = [&](const TokenTile& tile, int64_t group) {
-            return parts.values + (tile.shared_index * num_groups() + group) * num_spans * state_size();
-        };
-        for (int64_t i = 0; i < num_tiles; ++i)
-            if (tiles.values[i].shared_index >= 0) shared.values[tiles.values[i].shared_index] = tiles.values[i];
-        for_each_unit(run_team, num_threads, num_shared * num_groups() * num_spans, [&](int64_t index) {
-            int64_t unit = index / num_spans, group = unit % num_groups();
-            const TokenTile& tile = shared.values[unit / num_groups()];
-            run_span(tile, group, index % num_spans, parts_of(tile, group));
-        });
-        for_each_unit(run_team, num_threads, num_tiles * num_groups(), [&](int64_t unit) {
-            const TokenTile& tile = tiles.values[unit / num_groups()];
-            int64_t group = unit % num_groups();
-            run_tile(tile, group, tile.shared_index >= 0 ? parts_of(tile, group) : nullptr);
-        });
-        return true;
     }
 };
+
+// The rows that one thread carries through the keys together, and what it needs for that.
+template <class T>
+class Worker {
+public:
+    explicit Worker(const Attention<T>& attention) : attention_(attention) {}
+
+    // One tile and group of heads over all its keys.
+    void run_tile(const TokenTile& tile, int64_t group) {
+        alignas(64) float total_memory[kTileRows * (kMaxHeadDim + 2)], part_memory[kGroupRows * (kMaxHeadDim + 2)];
+        RowStates total = attention_.states_in(total_memory, kTileRows);
+        RowStates part = attention_.states_in(part_memory, kGroupRows);
+        gather(tile, group);
+        total.clear(num_rows_, attention_.geometry.head_dim);
+        attention_.find_chunks(tile, group, tile.first_span(), next_);
+        for (int64_t span = tile.first_span(); span < tile.end_span(); ++span) {
+            chunks_ = next_;
+            attention_.find_chunks(tile, group, span + 1, next_);
+            for (int row = 0; row < num_rows_; row += kGroupRows) {
+                attend(row, part);
+                attention_.merge(total.from(row, attention_.geometry.head_dim), part, num_group_rows(row));
+            }
+        }
+        attention_.finish(total, tile, group);
+    }
+
+    // One span of one tile and group of heads into its place in `parts`. Units are numbered tile by tile, span by
+    // span and group by group.
+    void run_span(const TokenTile* shared, int64_t num_units, int64_t unit, float* parts) {
+        const TokenTile& tile = shared[unit / attention_.groups.count / attention_.num_spans];
+        if (unit != next_unit_) find_chunks(shared, unit);
+        chunks_ = next_;
+        next_.count = 0;
+        if (unit + 1 < num_units) find_chunks(shared, unit + 1);
+        if (chunks_.count == 0) return;
+        gather(tile, unit % attention_.groups.count);
+        RowStates sums = attention_.states_in(parts, num_rows_);
+        for (int row = 0; row < num_rows_; row += kGroupRows)
+            attend(row, sums.from(row, attention_.geometry.head_dim));
+    }
+
+    // Puts together what was summed of one tile and group of heads, `size` values from span to span.
+    void join_spans(const TokenTile& tile, int64_t group, float* parts, int64_t size) {
+        alignas(64) float total_memory[kTileRows * (kMaxHeadDim + 2)];
+        const int64_t head_dim = attention_.geometry.head_dim;
+        RowStates total = attention_.states_in(total_memory, kTileRows);
+        num_rows_ = int(tile.num_tokens * attention_.groups.num_heads_of(group));
+        total.clear(num_rows_, head_dim);
+        for (int64_t span = tile.first_span(); span < tile.end_span(); ++span) {
+            RowStates part = attention_.states_in(parts + span * size, num_rows_);
+            for (int row = 0; row < num_rows_; row += kGroupRows)
+                attention_.merge(total.from(row, head_dim), part.from(row, head_dim), num_group_rows(row));
+        }
+        attention_.finish(total, tile, group);
+    }
+
+private:
+    using Rows = typename RowsOf<T>::type;
+    static constexpr int kTileRows = Rows::kTileRows, kGroupRows = Rows::kGroupRows;
+
+    int num_group_rows(int row) const { return int(smaller(kGroupRows, num_rows_ - row)); }
+
+    // Gathers the queries of a tile.
+    void gather(const TokenTile& tile, int64_t group) {
+        const int64_t head_dim = attention_.geometry.head_dim, num_heads = attention_.groups.num_heads_of(group);
+        num_rows_ = int(tile.num_tokens * num_heads);
+        int row = 0;
+        for (int64_t token = tile.first_token; token < tile.first_token + tile.num_tokens; ++token) {
+            int64_t first_head = token * attention_.num_heads + attention_.groups.first_head(group);
+            const T* source = attention_.query + first_head * head_dim;
+            for (int64_t head = 0; head < num_heads; ++head, ++row, source += head_dim) {
+                positions_[row] = attention_.positions[token];
+                const int first = row / kGroupRows * kGroupRows;
+                Rows::put_query(source, row - first, num_group_rows(first), head_dim, query_ + first * head_dim);
+            }
+        }
+    }
+
+    void find_chunks(const TokenTile* shared, int64_t unit) {
+        const int64_t count = attention_.groups.count, span = unit / count;
+        attention_.find_chunks(shared[span / attention_.num_spans], unit % count, span % attention_.num_spans, next_);
+        next_unit_ = unit;
+    }
+
+    // Sums of one group of rows over the chunks; the next ones are fetched from memory on the way, once.
+    void attend(int row, const RowStates& sums) {
+        Rows::attend(session_, num_group_rows(row), chunks_, row ? nullptr : &next_,
+                     query_ + row * attention_.geometry.head_dim, positions_ + row, attention_.geometry, sums);
+    }
+
+    const Attention<T>& attention_;
+    typename Rows::Session session_;
+    Chunks<T> chunks_, next_;
+    int64_t next_unit_ = -1;  // that the next chunks are of, where spans are shared out
+    int num_rows_ = 0;
+    int64_t positions_[kTileRows];
+    alignas(64) T query_[kTileRows * kMaxHeadDim];  // of each group of rows as Rows::put_query has it
+};
+
+// False if there is no memory to work in.
+template <class T>
+bool run(const Inputs<T>& inputs, RunTeam run_team, int64_t num_threads) {
+    const Attention<T> attention(inputs);
+    Scratch<TokenTile> tiles(inputs.num_tokens), shared(inputs.num_tokens);
+    if (!tiles || !shared) return false;
+    const int64_t num_tiles = attention.cut(tiles.values), num_groups = attention.groups.count;
+    const int64_t num_shared = attention.find_shared(tiles.values, num_tiles, num_threads, shared.values);
+    const int64_t num_units = num_shared * attention.num_spans * num_groups;
+    int64_t most_rows = 0;
+    for (int64_t i = 0; i < num_shared; ++i)
+        if (attention.num_rows_of(shared.values[i]) > most_rows) most_rows = attention.num_rows_of(shared.values[i]);
+    const int64_t size = attention.state_size(most_rows);
+    Scratch<float> parts(num_units * size);
+    if (!parts) return false;
+    // By tile, group and span.
+    auto parts_of = [&](int64_t tile, int64_t group) {
+        return parts.values + (tile * num_groups + group) * attention.num_spans * size;
+    };
+    share_units(run_team, num_threads, num_units, [&] {
+        return [&, worker = Worker<T>(attention)](int64_t unit) mutable {
+            int64_t group = unit % num_groups, span = unit / num_groups % attention.num_spans;
+            float* part = parts_of(unit / num_groups / attention.num_spans, group) + span * size;
+            worker.run_span(shared.values, num_units, unit, part);
+        };
+    });
+    share_units(run_team, num_threads, num_tiles * num_groups, [&] {
+        return [&, worker = Worker<T>(attention)](int64_t unit) mutable {
+            const TokenTile& tile = tiles.values[unit / num_groups];
+            int64_t group = unit % num_groups;
+            if (tile.shared_index < 0)
+                worker.run_tile(tile, group);
+            else
+                worker.join_spans(tile, group, parts_of(tile.shared_index, group), size);
+        };
+    });
+    return true;
+}
 
 }  // namespace
 
@@ -262,10 +310,10 @@ struct Attention {
      int64_t table_stride, int64_t max_length, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,          \
      int64_t block_size, float scale, int64_t window, RunTeam run_team, int64_t num_threads) {                     \
         int chunk = int(smaller(kChunk, block_size));                                                              \
-        Attention<T> attention = {query,         key_cache,    value_cache,   output,       positions,             \
-                                  block_tables,  query_starts, num_sequences, table_stride, num_heads,             \
-                                  num_kv_heads,  {head_dim, block_size, chunk, scale * 1.4426950408889634f, window}}; \
-        return attention.run(num_tokens, max_length, run_team, num_threads);                                       \
+        return run<T>({query, key_cache, value_cache, output, positions, block_tables, query_starts, num_tokens,   \
+                       num_sequences, table_stride, max_length, num_heads, num_kv_heads,                           \
+                       {head_dim, block_size, chunk, scale * 1.4426950408889634f, window}},                        \
+                      run_team, num_threads);                                                                      \
     }
 
 TRIOLET_ATTENTION(paged_attention_float32, float)

@@ -9,7 +9,9 @@
 
 namespace {
 
+constexpr int64_t kSpan = 128;        // keys that are summed on their own, from a multiple of it on
 constexpr int kChunk = 32;            // keys at a time, fewer where a block holds fewer
+constexpr int kMaxChunks = 16;        // of a span: a block holds at least 8 keys
 constexpr int64_t kMaxHeadDim = 256;
 constexpr float kNoMaximum = -1e30f;  // below every score, above every masked one
 constexpr float kMasked = -3e38f;
@@ -19,6 +21,15 @@ struct RowStates {
     float* maximum;  // (rows,) in units of log2
     float* sum;      // (rows,)
     float* values;   // (rows, head_dim)
+
+    RowStates from(int row, int64_t head_dim) const {
+        return {maximum + row, sum + row, values + row * head_dim};
+    }
+
+    void clear(int num_rows, int64_t head_dim) const {
+        for (int row = 0; row < num_rows; ++row) maximum[row] = kNoMaximum, sum[row] = 0;
+        memset(values, 0, sizeof(float) * num_rows * head_dim);
+    }
 };
 
 struct ChunkGeometry {
@@ -34,6 +45,33 @@ struct Chunk {
     const T* values;
     int64_t first;  // position of the first key
     int num_keys;   // keys that have been written
+
+    // Start its way from memory: blocks are too short for the hardware to guess the next.
+    // Always inlined: GCC 12 takes a function that only prefetches for one without effect, and drops the call.
+    TRIOLET_INLINE void prefetch_keys(const ChunkGeometry& geometry) const {
+        constexpr int64_t kLine = 64 / sizeof(T), P = PairSize<T>::value;
+        for (int64_t pair = 0; pair < geometry.head_dim / P; ++pair)
+            for (int64_t i = 0; i < geometry.chunk * P; i += kLine)
+                __builtin_prefetch(keys + pair * geometry.block_size * P + i, 0, 2);
+    }
+    TRIOLET_INLINE void prefetch_values(const ChunkGeometry& geometry) const {
+        constexpr int64_t kLine = 64 / sizeof(T);
+        for (int64_t i = 0; i < geometry.chunk * geometry.head_dim; i += kLine) __builtin_prefetch(values + i, 0, 2);
+    }
+};
+
+// What a tile of rows sees of a span, in order.
+template <class T>
+struct Chunks {
+    int count = 0;
+    Chunk<T> chunk[kMaxChunks];
+
+    // How many of them hold keys up to a position.
+    int up_to(int64_t position) const {
+        int seen = count;
+        while (seen && chunk[seen - 1].first > position) --seen;
+        return seen;
+    }
 };
 
 // 2^x for x ≤ 0, exactly 0 where it no longer matters.
@@ -180,19 +218,36 @@ void attend_rows(const Chunk<T>& chunk, const T* query, const int64_t* positions
 // Rows of queries in vectors, of any number format.
 template <class T>
 struct VectorRows {
+    static constexpr int kTileRows = 32;   // that one thread carries through the keys
+    static constexpr int kGroupRows = 32;  // of them, that go through a span together
     static constexpr int kRows = kMaxTileRows;
 
     struct Session {};
 
-    // Puts down one of `count` rows: [head_dim / P][count][P].
-    static void put_query(const T* source, int64_t row, int64_t count, int64_t head_dim, T* query) {
+    // Puts down one row of a group of `num_rows`: [head_dim / P][rows that go through a chunk together][P].
+    static void put_query(const T* source, int row, int num_rows, int64_t head_dim, T* query) {
         constexpr int64_t P = PairSize<T>::value;
-        for (int64_t d = 0; d < head_dim; ++d) query[(d / P * count + row) * P + d % P] = source[d];
+        int first = row / kRows * kRows, count = num_rows - first < kRows ? num_rows - first : kRows;
+        T* target = query + first * head_dim + (row - first) * P;
+        for (int64_t d = 0; d < head_dim; ++d) target[d / P * count * P + d % P] = source[d];
     }
 
-    static void attend(int count, const Chunk<T>& chunk, const T* query, const int64_t* positions,
-                       const ChunkGeometry& geometry, float* maximum, float* sums, float* values) {
-        kernel_for(count)(chunk, query, positions, geometry, maximum, sums, values);
+    // Sums of a group of rows over a span. What comes `next`, if it is given, is fetched from memory.
+    static void attend(Session&, int num_rows, const Chunks<T>& chunks, const Chunks<T>* next, const T* query,
+                       const int64_t* positions, const ChunkGeometry& geometry, const RowStates& states) {
+        alignas(64) float sums[kGroupRows * kLanes] = {};
+        states.clear(num_rows, geometry.head_dim);
+        for (int i = 0; i < chunks.count; ++i) {
+            const Chunk<T>* ahead = i + 1 < chunks.count ? &chunks.chunk[i + 1] : next && next->count ? next->chunk : nullptr;
+            if (ahead) ahead->prefetch_keys(geometry), ahead->prefetch_values(geometry);
+            for (int row = 0; row < num_rows; row += kRows) {
+                int count = num_rows - row < kRows ? num_rows - row : kRows;
+                if (chunks.chunk[i].first > positions[row + count - 1]) continue;
+                kernel_for(count)(chunks.chunk[i], query + row * geometry.head_dim, positions + row, geometry,
+                                  states.maximum + row, sums + row * kLanes, states.values + row * geometry.head_dim);
+            }
+        }
+        for (int row = 0; row < num_rows; ++row) states.sum[row] = sum_lanes(load(sums + row * kLanes));
     }
 
 private:

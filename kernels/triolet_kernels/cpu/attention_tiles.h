@@ -1,7 +1,8 @@
-// The same step of online softmax on matrix tiles (AMX-BF16): up to 16 rows of queries against one chunk of keys.
+// The same softmax on matrix tiles (AMX-BF16): up to 32 rows of queries against all that they see of a span.
 //
 // Blocks of the cache are laid out as the tiles take them. As in vectors, what happens to a row depends on nothing
-// but itself and the keys: each row of a tile is summed on its own, in one order.
+// but itself and the keys: each row of a tile is summed on its own, in one order. A span is short enough for its
+// scores to stay in the nearest cache, so that there is one maximum to a row and nothing is put in a new scale.
 #pragma once
 
 #include "attention_chunk.h"
@@ -13,50 +14,184 @@ namespace {
 
 // Needs head_dim and the keys of a block to be multiples of 32.
 struct TileRows {
-    static constexpr int kRows = 16;
+    static constexpr int kTileRows = 96;   // that one thread carries through the keys: each reads them all
+    static constexpr int kGroupRows = 32;  // of them, that go through a span together
 
-    using Session = WholeTileSession;
+    using Session = TileSession;
 
-    static void put_query(const bf16* source, int64_t row, int64_t, int64_t head_dim, bf16* query) {
+    static void put_query(const bf16* source, int row, int, int64_t head_dim, bf16* query) {
         memcpy(query + row * head_dim, source, head_dim * sizeof(bf16));
     }
 
-    // Brings `count` rows one chunk further. query: [16][head_dim]. sums: (rows, kLanes).
-    static void attend(int count, const Chunk<bf16>& chunk, const bf16* query, const int64_t* positions,
-                       const ChunkGeometry& geometry, float* maximum, float* sums, float* values) {
-        alignas(64) float scores[kRows * kChunk];
-        alignas(64) bf16 weights[kRows * kChunk];
-        float rescale[kRows];
-        score_keys(chunk.keys, query, geometry, scores);
-        asm volatile("" ::: "memory");  // the tile instructions do not tell the compiler what they write
-        weigh_rows<bf16, kRows>(count, scores, weights, positions, chunk.first, geometry, maximum, sums, rescale);
-        memset(weights + count * kChunk, 0, (kRows - count) * kChunk * sizeof(bf16));
-        if (chunk.num_keys < kChunk) {
-            alignas(64) bf16 written[kChunk * kMaxHeadDim];
-            copy_written(chunk, geometry.head_dim, written);
-            add_values(written, weights, count, geometry.head_dim, rescale, values);
-        } else {
-            add_values(chunk.values, weights, count, geometry.head_dim, rescale, values);
-        }
+    // Sums of a group of rows over a span. What comes `next`, if it is given, is fetched from memory.
+    static void attend(Session& session, int num_rows, const Chunks<bf16>& chunks, const Chunks<bf16>* next,
+                       const bf16* query, const int64_t* positions, const ChunkGeometry& geometry,
+                       const RowStates& states) {
+        alignas(64) float scores[kGroupRows * kSpan];
+        int count = chunks.up_to(positions[num_rows - 1]);
+        if (count == 0) return states.clear(num_rows, geometry.head_dim);
+        const bool has_second = session.use(num_rows) > kTile;
+        (has_second ? score_keys<true> : score_keys<false>)(chunks, count, next, query, geometry, scores);
+        for (int row = 0; row < num_rows; ++row)
+            weigh_row(scores + row * kSpan, count, positions[row] + 1 - chunks.chunk[0].first,
+                      geometry, states.maximum[row], states.sum[row]);
+        const Chunk<bf16>& last = chunks.chunk[count - 1];
+        alignas(64) bf16 written[kChunk * kMaxHeadDim];
+        if (last.num_keys < kChunk) copy_written(last, geometry.head_dim, written);
+        const bf16* last_values = last.num_keys < kChunk ? written : last.values;
+        (has_second ? add_values<true> : add_values<false>)(chunks, count, next, last_values, scores, geometry,
+                                                            states.values);
     }
 
 private:
+    static constexpr int kTile = 16;
+
     // scores[row][key] = query · key
-    static void score_keys(const bf16* keys, const bf16* query, const ChunkGeometry& geometry, float* scores) {
-        int64_t query_stride = geometry.head_dim * int64_t(sizeof(bf16)), key_stride = geometry.block_size * 4;
-        asm volatile("" ::: "memory");  // the tile instructions do not tell the compiler what they read
+    template <bool HAS_SECOND>
+    static void score_keys(const Chunks<bf16>& chunks, int count, const Chunks<bf16>* next, const bf16* query,
+                           const ChunkGeometry& geometry, float* scores) {
+        const int64_t query_stride = geometry.head_dim * int64_t(sizeof(bf16)), key_stride = geometry.block_size * 4;
+        for (int i = 0; i < count; ++i) {
+            const Chunk<bf16>* ahead = next && i < next->count ? &next->chunk[i] : nullptr;
+            asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read and write
+            clear<HAS_SECOND>();
+            for (int64_t d = 0; d < geometry.head_dim; d += 32) {
+                const bf16* pairs = chunks.chunk[i].keys + d * geometry.block_size;
+                _tile_loadd(4, query + d, query_stride);
+                if constexpr (HAS_SECOND) _tile_loadd(5, query + kTile * geometry.head_dim + d, query_stride);
+                multiply<HAS_SECOND>(pairs, pairs + 32, key_stride, [&](int half) __attribute__((always_inline)) {
+                    if (ahead) prefetch(ahead->keys + (d + half * 16) * geometry.block_size, geometry.block_size * 2);
+                });
+            }
+            save<HAS_SECOND>(scores + i * kChunk, kSpan);
+        }
+    }
+
+    // values[row] = weights · values
+    template <bool HAS_SECOND>
+    static void add_values(const Chunks<bf16>& chunks, int count, const Chunks<bf16>* next, const bf16* last_values,
+                           const float* scores, const ChunkGeometry& geometry, float* values) {
+        const int64_t head_dim = geometry.head_dim, weight_stride = kSpan * int64_t(sizeof(float));
+        const bf16* weights = reinterpret_cast<const bf16*>(scores);
+        for (int64_t d = 0; d < head_dim; d += 32) {
+            asm volatile("" ::: "memory");
+            clear<HAS_SECOND>();
+            for (int i = 0; i < count; ++i) {
+                const Chunk<bf16>* ahead = next && i < next->count ? &next->chunk[i] : nullptr;
+                const bf16* pairs = (i == count - 1 ? last_values : chunks.chunk[i].values) + d * 2;
+                _tile_loadd(4, weights + i * kChunk, weight_stride);
+                if constexpr (HAS_SECOND) _tile_loadd(5, weights + kTile * kSpan * 2 + i * kChunk, weight_stride);
+                multiply<HAS_SECOND>(pairs, pairs + 32, head_dim * 4, [&](int half) __attribute__((always_inline)) {
+                    if (ahead) prefetch(ahead->values + (d + half * 16) * 32, 64);
+                });
+            }
+            save<HAS_SECOND>(values + d, head_dim);
+        }
+    }
+
+    // Sums are in the tiles 0 and 1, those of rows from the 16th on in 2 and 3; 4 and 5 are what is multiplied. Keys and
+    // values pass by the nearest cache, where the scores are to stay.
+    template <bool HAS_SECOND>
+    static TRIOLET_INLINE void clear() {
         _tile_zero(0);
         _tile_zero(1);
-        for (int64_t d = 0; d < geometry.head_dim; d += 32) {
-            const bf16* pairs = keys + d * geometry.block_size;
-            _tile_loadd(2, query + d, query_stride);
-            _tile_loadd(3, pairs, key_stride);
-            _tile_dpbf16ps(0, 2, 3);
-            _tile_loadd(4, pairs + 32, key_stride);
-            _tile_dpbf16ps(1, 2, 4);
+        if constexpr (HAS_SECOND) {
+            _tile_zero(2);
+            _tile_zero(3);
         }
-        _tile_stored(0, scores, kChunk * 4);
-        _tile_stored(1, scores + 16, kChunk * 4);
+    }
+
+    // Fetches 16 lines from memory, in pairs: no more at a time, or what is loaded would have to wait for them.
+    static TRIOLET_INLINE void prefetch(const bf16* first, int64_t stride) {
+#pragma GCC unroll 8
+        for (int pair = 0; pair < 8; ++pair) {
+            __builtin_prefetch(first + pair * stride, 0, 2);
+            __builtin_prefetch(first + pair * stride + 32, 0, 2);
+        }
+    }
+
+    template <bool HAS_SECOND, class Beside>
+    static TRIOLET_INLINE void multiply(const bf16* left, const bf16* right, int64_t stride, const Beside& beside) {
+        _tile_stream_loadd(6, left, stride);
+        beside(0);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_stream_loadd(7, right, stride);
+        beside(1);
+        _tile_dpbf16ps(1, 4, 7);
+        if constexpr (HAS_SECOND) {
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+
+    template <bool HAS_SECOND>
+    static TRIOLET_INLINE void save(float* target, int64_t row_size) {
+        _tile_stored(0, target, row_size * 4);
+        _tile_stored(1, target + kTile, row_size * 4);
+        if constexpr (HAS_SECOND) {
+            _tile_stored(2, target + kTile * row_size, row_size * 4);
+            _tile_stored(3, target + kTile * row_size + kTile, row_size * 4);
+        }
+        asm volatile("" ::: "memory");
+    }
+
+    // Softmax of one row, which sees keys before `end`, counted from the first chunk's first. Weights take the place of
+    // the scores, from the row's first byte on.
+    static TRIOLET_INLINE void weigh_row(float* scores, int count, int64_t end,
+                                         const ChunkGeometry& geometry, float& maximum, float& sum) {
+        const int size = count * kChunk;
+        const int64_t first = geometry.window ? end - geometry.window : 0;
+        if (first <= 0 && end >= size)
+            weigh_row<false>(scores, size, 0, size, geometry.scale, maximum, sum);
+        else
+            weigh_row<true>(scores, size, int(first < 0 ? 0 : first), int(end < size ? end : size),
+                            geometry.scale, maximum, sum);
+    }
+
+    template <bool IS_MASKED>
+    static TRIOLET_INLINE void weigh_row(float* scores, int size, int first, int end, float scale,
+                                         float& maximum, float& sum) {
+        Vec largest = splat(kMasked);
+        for (int i = 0; i < size; i += kChunk) {
+            Vec low = load(scores + i), high = load(scores + i + kLanes);
+            if constexpr (IS_MASKED) {
+                low = keep_seen(low, first - i, end - i, kMasked);
+                high = keep_seen(high, first - i - kLanes, end - i - kLanes, kMasked);
+            }
+            largest = max(largest, max(low, high));
+        }
+        float now = max_lanes(largest) * scale;
+        maximum = now > kNoMaximum ? now : kNoMaximum;
+        bf16* weights = reinterpret_cast<bf16*>(scores);
+        Vec factor = splat(scale), negative = splat(-maximum), total = splat(0);
+        for (int i = 0; i < size; i += kChunk) {
+            Vec low = exp2_of_negative(fma(load(scores + i), factor, negative));
+            Vec high = exp2_of_negative(fma(load(scores + i + kLanes), factor, negative));
+            if constexpr (IS_MASKED) {
+                low = keep_seen(low, first - i, end - i, 0);
+                high = keep_seen(high, first - i - kLanes, end - i - kLanes, 0);
+            }
+            _mm512_store_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+            total = add(total, add(low, high));
+        }
+        sum = sum_lanes(total);
+    }
+
+    static TRIOLET_INLINE Vec keep_seen(Vec value, int first, int end, float other) {
+        int low = first < 0 ? 0 : first > kLanes ? kLanes : first, high = end < 0 ? 0 : end > kLanes ? kLanes : end;
+        return keep_lanes(value, low, high, other);
+    }
+
+    // 2^x, for x that is not above 0 but by rounding; exactly 1 at 0, and 0 where that is the nearest number. Relative
+    // error below 4e-6, where a weight is rounded by up to 2e-3.
+    static TRIOLET_INLINE Vec exp2_of_negative(Vec x) {
+        Vec f = _mm512_reduce_ps(x, 0x09);  // x less the next integer below
+        Vec sum = splat(1.3426742e-2f);
+        sum = fma(sum, f, splat(5.2242383e-2f));
+        sum = fma(sum, f, splat(2.4128024e-1f));
+        sum = fma(sum, f, splat(6.9304484e-1f));
+        sum = fma(sum, f, splat(1.0f));
+        return _mm512_scalef_ps(sum, x);
     }
 
     // Values with zeros for keys that have not been written: their weight is 0, but 0 times NaN is NaN.
@@ -67,29 +202,6 @@ private:
         if (chunk.num_keys % 2)
             for (int64_t i = num_pairs * 2 * head_dim; i < (num_pairs + 1) * 2 * head_dim; i += 2)
                 target[i] = chunk.values[i];
-    }
-
-    // output = output * rescale + weights · values
-    static void add_values(const bf16* values, const bf16* weights, int count, int64_t head_dim, const float* rescale,
-                           float* output) {
-        alignas(64) float products[kRows * kMaxHeadDim];
-        asm volatile("" ::: "memory");
-        _tile_loadd(2, weights, kChunk * int64_t(sizeof(bf16)));
-        for (int64_t d = 0; d < head_dim; d += 32) {
-            _tile_zero(0);
-            _tile_loadd(3, values + d * 2, head_dim * 4);
-            _tile_dpbf16ps(0, 2, 3);
-            _tile_zero(1);
-            _tile_loadd(4, values + d * 2 + 32, head_dim * 4);
-            _tile_dpbf16ps(1, 2, 4);
-            _tile_stored(0, products + d, head_dim * 4);
-            _tile_stored(1, products + d + 16, head_dim * 4);
-        }
-        for (int row = 0; row < count; ++row) {
-            Vec factor = splat(rescale[row]);
-            for (int64_t i = row * head_dim; i < (row + 1) * head_dim; i += kLanes)
-                store(output + i, fma(load(output + i), factor, load(products + i)));
-        }
     }
 };
 

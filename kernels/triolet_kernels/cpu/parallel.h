@@ -29,43 +29,53 @@ struct alignas(64) Range {
     }
 };
 
-template <class Body>
+template <class MakeWorker>
 struct Claims {
-    const Body* body;
+    const MakeWorker* make_worker;
     int64_t num_ranges;
     int64_t num_entered;
     Range ranges[kMaxRanges];
 };
 
 // Works off a range from the front, then what others have left of theirs from the back.
-template <class Body>
+template <class MakeWorker>
 void claim_units(void* data) {
-    auto* claims = static_cast<Claims<Body>*>(data);
+    auto* claims = static_cast<Claims<MakeWorker>*>(data);
+    auto worker = (*claims->make_worker)();
     int64_t num_ranges = claims->num_ranges;
     int64_t own = __atomic_fetch_add(&claims->num_entered, 1, __ATOMIC_RELAXED) % num_ranges;
     for (int64_t i = 0; i < num_ranges; ++i) {
         Range& range = claims->ranges[(own + i) % num_ranges];
-        for (int64_t unit; (unit = range.take(i == 0)) >= 0;) (*claims->body)(unit);
+        for (int64_t unit; (unit = range.take(i == 0)) >= 0;) worker(unit);
     }
 }
 
-// Calls body(unit) once for every unit below num_units. Threads claim units one by one, so that a thread whose
-// core is taken away holds up one unit, not its share of all. Those that a thread claims follow each other as long
-// as it keeps pace, so that what it fetches ahead from memory is what it needs next.
-template <class Body>
-void for_each_unit(RunTeam run_team, int64_t num_threads, int64_t num_units, const Body& body) {
+// Calls worker(unit) once for every unit below num_units, where each thread makes a worker of its own. Threads claim
+// units one by one, so that a thread whose core is taken away holds up one unit, not its share of all. Those that a
+// thread claims follow each other as long as it keeps pace, so that what it fetches ahead from memory is what it needs
+// next.
+template <class MakeWorker>
+void share_units(RunTeam run_team, int64_t num_threads, int64_t num_units, const MakeWorker& make_worker) {
+    if (num_units == 0) return;
     if (num_threads > num_units) num_threads = num_units;
     if (!run_team || num_threads < 2) {
-        for (int64_t unit = 0; unit < num_units; ++unit) body(unit);
+        auto worker = make_worker();
+        for (int64_t unit = 0; unit < num_units; ++unit) worker(unit);
         return;
     }
-    Claims<Body> claims;
-    claims.body = &body;
+    Claims<MakeWorker> claims;
+    claims.make_worker = &make_worker;
     claims.num_ranges = num_threads < kMaxRanges ? num_threads : kMaxRanges;
     claims.num_entered = 0;
     for (int64_t i = 0; i < claims.num_ranges; ++i)
         claims.ranges[i].set(i * num_units / claims.num_ranges, (i + 1) * num_units / claims.num_ranges);
-    run_team(claim_units<Body>, &claims, unsigned(num_threads));
+    run_team(claim_units<MakeWorker>, &claims, unsigned(num_threads));
+}
+
+// The same where threads keep nothing from one unit to the next.
+template <class Body>
+void for_each_unit(RunTeam run_team, int64_t num_threads, int64_t num_units, const Body& body) {
+    share_units(run_team, num_threads, num_units, [&] { return [&](int64_t unit) { body(unit); }; });
 }
 
 // The same over rows, in runs long enough that claiming them costs nothing beside the work.

@@ -9,10 +9,10 @@
 #if defined(__AMX_BF16__)
 
 #include "parallel.h"
+#include "tile_session.h"
 
 namespace {
 
-constexpr int kTileRows = 16;
 constexpr int64_t kRowGroup = 2 * kTileRows;  // rows that go through a panel together
 constexpr int64_t kMaxRows = 512;             // rows whose sums are kept while a panel is worked on
 constexpr int64_t kAhead = 12 * 1024;         // bytes between what is spread out and what is fetched from memory
@@ -25,40 +25,6 @@ constexpr int64_t kMostBlocks = 18;
 
 TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TRIOLET_INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// As ldtilecfg reads it. Tiles 2 r + h are for sums of rows 16 r on and half h of a panel, 4 and 5 for inputs of those
-// rows, 6 and 7 for the halves' weights.
-struct alignas(64) TileShapes {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {};
-
-    explicit TileShapes(int64_t num_rows) {
-        auto first = uint8_t(num_rows < kTileRows ? num_rows : kTileRows);
-        auto second = uint8_t(num_rows > kTileRows ? num_rows - kTileRows : 1);
-        const uint8_t each[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
-        memcpy(rows, each, sizeof each);
-    }
-};
-
-// Gives the tiles their shapes, while it lives and as often as the number of rows changes.
-class TileSession {
-public:
-    // Returns num_rows.
-    int64_t use(int64_t num_rows) {
-        if (num_rows == num_rows_) return num_rows;
-        TileShapes shapes(num_rows);
-        asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read
-        _tile_loadconfig(&shapes);
-        return num_rows_ = num_rows;
-    }
-    ~TileSession() {
-        if (num_rows_) _tile_release();
-    }
-
-private:
-    int64_t num_rows_ = 0;
-};
 
 // Sums of a group of rows over all blocks of a panel, in the tiles 0 to 3.
 template <bool HAS_SECOND>

@@ -189,10 +189,9 @@ def test_no_memory_for_spans_is_an_error(ops: CpuOps) -> None:
     length, num_heads, block_size, head_dim = 1 << 17, 16, 32, 32
     cache = torch.zeros(1, num_heads, block_size, head_dim).bfloat16()
     table = torch.zeros(1, length // block_size, dtype=torch.int32)
-    batch = make_batch([(length - 1, length)], block_size, tables=table)
-    query = torch.zeros(1, num_heads, head_dim).bfloat16()
+    batch = make_batch([(length - 32, length)], block_size, tables=table)
+    query = torch.zeros(32, num_heads, head_dim).bfloat16()
     with no_large_memory(), pytest.raises(MemoryError, match="the kernel paged_attention"):
-        ops.paged_attention(query, cache, cache, batch, scale=1.0)
-    assert torch.equal(
-        ops.paged_attention(query, cache, cache, batch, scale=1.0), torch.zeros(1, 512).bfloat16()
-    )
+        ops.paged_attention(query, cache, cache, batch, scale=1.0, window=128)
+    output = ops.paged_attention(query, cache, cache, batch, scale=1.0, window=128)
+    assert torch.equal(output, torch.zeros(32, 512).bfloat16())
