@@ -20,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,13 +30,15 @@ from typing import Any
 
 import torch
 
-from bench.gpu_kernels import equality, measure_ceilings, measure_kernels
+from bench.gpu_ceilings import measure_ceilings
+from bench.gpu_kernels import equality, measure_kernels
 from bench.gpu_models import MODELS, Batch, RandomModel, num_parameters
 from bench.gpu_parts import run_apart
 from bench.gpu_peer import transformers_decode
 from bench.gpu_timing import Budget, Figures
 from bench.report import machine
 from triolet.plan import StepResult
+from triolet.request import LogitsAdjustments
 from triolet.runtime import cuda
 from triolet.runtime.overlapped_runner import OverlappedRunner
 from triolet_kernels.ops import Ops, select_ops
@@ -55,6 +58,8 @@ SHARES = {
 
 DECODE_GOAL, PREFILL_GOAL, BUSY_GOAL, PEER_GOAL = 0.8, 0.6, 0.95, 5.0
 GOAL_BATCH = 64
+ADJUSTED = ((64, 512), (2, 24))
+"""Batch and context of decodes that are run again with all that is done to logits: on a GPU, and without."""
 NO_CACHE = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 PEER_BATCHES = (1, 64)
 
@@ -201,11 +206,30 @@ class Check:
         more = {"ms": 1e3 * seconds, "launch_ms": 1e3 * in_launch / num_steps}
         self.figures.add(name, case, size / seconds, "tok/s", share=share, goal=goal, **more)
         self.decode_seconds.setdefault(f"{name}, {size}", seconds)
+        if (size, context) in ADJUSTED:
+            with self.figures.section(name, at_least=0.0):
+                self._measure_adjusted(name, model, runner, size, context)
         if not self.is_tiny and context == 512:
             with self.figures.section(name, at_least=0.0):
                 busy = busy_share(lambda: run_steps(runner, batch, 12))
                 case = f"{case}: device busy"
                 self.figures.add(name, case, 1e3 * seconds, "ms", share=busy, goal=BUSY_GOAL)
+
+    def _measure_adjusted(
+        self, name: str, model: RandomModel, runner: OverlappedRunner, size: int, context: int
+    ) -> None:
+        """What penalties, a bias and log-probabilities add to a step."""
+        adjustments = LogitsAdjustments(presence_penalty=0.5, repetition_penalty=1.1, logit_bias=((7, -1.0),))
+        asking = {"adjustments": adjustments, "num_logprobs": 5, "temperature": 0.7, "top_p": 0.9}
+        batch = Batch(size, context, model.num_blocks, asking=asking)
+        run_steps(runner, batch, 2)
+        num_steps = 2 if self.is_tiny else 24
+        started = time.perf_counter()
+        run_steps(runner, batch, num_steps)
+        seconds = (time.perf_counter() - started) / num_steps
+        share = self.decode_seconds[f"{name}, {size}"] / seconds
+        case = f"decode, {size} × {context}: adjusted"
+        self.figures.add(name, case, size / seconds, "tok/s", share=share, ms=1e3 * seconds)
 
     # ------------------------------------------------------------------ others
 
@@ -234,16 +258,17 @@ class Check:
             self.figures.add("sanitizer", "-", "not there")
             return
         script = [sys.executable, "-m", "bench.gpu_check", "--only", "equality", "--tiny", "--seconds", "60"]
-        command = [tool, "--tool", "memcheck", "--error-exitcode", "9", *script, "--output", os.devnull]
-        done = subprocess.run(
-            command,
-            # Each tensor in memory of its own, or what lies beside it would do as well.
-            env={**os.environ, NO_CACHE: "1"},
-            capture_output=True,
-            text=True,
-            timeout=max(5.0, self.figures.budget.left - 5),
-            check=False,
-        )
+        command = [tool, "--tool", "memcheck", "--error-exitcode", "9", *script]
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [*command, "--output", f"{folder}/sanitizer.json"],
+                # Each tensor in memory of its own, or what lies beside it would do as well.
+                env={**os.environ, NO_CACHE: "1"},
+                capture_output=True,
+                text=True,
+                timeout=max(5.0, self.figures.budget.left - 5),
+                check=False,
+            )
         right = done.returncode == 0
         last = done.stdout.strip().splitlines()[-1:] or [""]
         self.figures.add("sanitizer", "memcheck", last[0][:100], share=float(right), goal=1.0)
@@ -302,6 +327,10 @@ def about(device: torch.device) -> dict[str, Any]:
     import triton
 
     facts: dict[str, Any] = {"torch": torch.__version__, "triton": triton.__version__, "device": str(device)}
+    # Triton builds what starts its kernels where it first does.
+    facts["compiler"] = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     with suppress(OSError):  # a machine without git
         facts |= machine()
     if device.type != "cpu":

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.gpu_timing import Figures, kernel_seconds, num_copies, seconds_of
+from bench.gpu_ceilings import Ceilings
+from bench.gpu_drawing_equality import drawing_equality
+from bench.gpu_timing import Figures, kernel_seconds, num_copies
 from triolet.models.config import RopeConfig
 from triolet.models.rope import cos_sin_table
 from triolet_kernels.ops import AttentionBatch, Ops
@@ -28,12 +30,8 @@ __all__ = [
     "attention_batch",
     "equality",
     "experts_call",
-    "measure_ceilings",
     "measure_kernels",
 ]
-
-Ceilings = tuple[float, float]
-"""Bytes a second of memory, and operations a second."""
 
 BLOCK_SIZE = 32
 ERROR_LIMIT = 2.0**-6
@@ -141,6 +139,7 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
         yield f"linear, 8 bits, {scheme}", partial(_scaled_linear, x, matrix, scheme, inputs.dtype)
     yield "expert_linear", partial(_experts, inputs, 4 if is_tiny else 64, is_tiny)
     yield from _attention_cases(inputs, is_tiny)
+    yield from drawing_equality(inputs, 3 if is_tiny else 64, 300 if is_tiny else 151_936)
 
 
 def _quantised_linear(x: Tensor, blocks: QuantTensor, dtype: torch.dtype, ops: Ops) -> list[Tensor]:
@@ -261,25 +260,6 @@ def _rotate(
 # ------------------------------------------------------------------------------------------- speed
 
 
-def measure_ceilings(
-    figures: Figures, device: torch.device, dtype: torch.dtype, *, is_tiny: bool
-) -> Ceilings:
-    """Bytes a second that torch copies or reads, and operations a second that it multiplies with, at most."""
-    num_bytes = 2**20 if is_tiny else 2**31
-    source = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copied = 2 * num_bytes / seconds_of(lambda: target.copy_(source), device)
-    figures.add("ceilings", f"copy of {num_bytes >> 20} MiB", copied / 1e9, "GB/s")
-    numbers = source.view(torch.float32)
-    read = num_bytes / seconds_of(numbers.sum, device)
-    figures.add("ceilings", f"sum of {num_bytes >> 20} MiB", read / 1e9, "GB/s")
-    size = 64 if is_tiny else 8192
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    multiplied = 2 * size**3 / seconds_of(lambda: left @ right, device)
-    figures.add("ceilings", f"matmul of {size}³", multiplied / 1e12, "TFLOP/s")
-    return max(copied, read), multiplied
-
-
 def measure_kernels(
     figures: Figures,
     ops: Ops,
@@ -298,16 +278,28 @@ def measure_kernels(
         if size_in % 256 == 0:
             weights |= {f" {kind}": inputs.quantised(size_out, size_in, kind) for kind in QUANT_KINDS[:2]}
         for name, weight in weights.items():
-            _measure_linear(figures, ops, inputs, weight, name, ceilings, is_tiny)
+            _in_time(figures, partial(_measure_linear, figures, ops, inputs, weight, name, ceilings, is_tiny))
         del dense, weights
     for num_tokens in (2,) if is_tiny else (1, 8, 64, 4096):
-        call = experts_call(inputs, ops, num_tokens, is_tiny=is_tiny)
-        num_more = num_copies(call.num_bytes, device) - 1
-        more = [experts_call(inputs, ops, num_tokens, is_tiny=is_tiny) for _ in range(num_more)]
-        taken = kernel_seconds([each.run for each in (call, *more)], device)
-        _add(figures, f"experts, {num_tokens} tokens", taken, call.num_bytes, call.num_operations, ceilings)
-        del call, more
-    _measure_attention(figures, ops, inputs, ceilings, is_tiny)
+        _in_time(figures, partial(_measure_experts, figures, ops, inputs, num_tokens, ceilings, is_tiny))
+    _in_time(figures, partial(_measure_attention, figures, ops, inputs, ceilings, is_tiny))
+
+
+def _in_time(figures: Figures, measure: Callable[[], None]) -> None:
+    """One that fails leaves the others theirs."""
+    with figures.section("kernels") as has_time:
+        if has_time:
+            measure()
+
+
+def _measure_experts(
+    figures: Figures, ops: Ops, inputs: Inputs, num_tokens: int, ceilings: Ceilings, is_tiny: bool
+) -> None:
+    call = experts_call(inputs, ops, num_tokens, is_tiny=is_tiny)
+    num_more = num_copies(call.num_bytes, inputs.device) - 1
+    more = [experts_call(inputs, ops, num_tokens, is_tiny=is_tiny) for _ in range(num_more)]
+    taken = kernel_seconds([each.run for each in (call, *more)], inputs.device)
+    _add(figures, f"experts, {num_tokens} tokens", taken, call.num_bytes, call.num_operations, ceilings)
 
 
 def _measure_linear(
@@ -338,27 +330,41 @@ def _copy(weight: Tensor | QuantTensor) -> Tensor | QuantTensor:
 
 
 def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Ceilings, is_tiny: bool) -> None:
-    heads, kv_heads, size = (4, 2, 16) if is_tiny else (32, 8, 128)
+    heads = (4, 2, 16) if is_tiny else (32, 8, 128)
     decodes = [(1, 40)] if is_tiny else [(1, 512), (1, 32768), (8, 4096), (64, 512), (64, 4096), (256, 512)]
     shapes = [("decode", count, 1, context) for count, context in decodes]
     shapes.append(("prefill", 1, 40, 40) if is_tiny else ("prefill", 1, 4096, 4096))
     for name, count, num_queries, context in shapes:
-        if figures.budget.left < 10:
-            return
-        batch = attention_batch([num_queries] * count, [context] * count, inputs.device)
-        shape = (int(batch.block_tables.max()) + 1, kv_heads, BLOCK_SIZE, size)
-        query = inputs(count * num_queries, heads, size)
-        cache_bytes = inputs.dtype.itemsize * 2 * math.prod(shape)
-        caches = [(inputs(*shape), inputs(*shape)) for _ in range(num_copies(cache_bytes, inputs.device))]
-        num_bytes = inputs.dtype.itemsize * (2 * count * context * kv_heads * size + 2 * query.numel())
-        pairs = count * (context if num_queries == 1 else context * (context + 1) // 2)
         case = f"attention {name}, {count} × {context}"
-        taken = _attention_seconds(ops, query, caches, batch)
-        _add(figures, case, taken, num_bytes, 4 * pairs * heads * size, ceilings)
-        if name == "decode":
-            graph_batch = replace(batch, max_sequence_length=context * 4)
-            taken = _attention_seconds(ops, query, caches, graph_batch)
-            _add(figures, f"{case}, in a graph of 4 × the length", taken, num_bytes, 0, ceilings)
+        lengths = (count, num_queries, context)
+        measure = partial(_measure_attending, figures, ops, inputs, case, lengths, heads, ceilings)
+        _in_time(figures, measure)
+
+
+def _measure_attending(
+    figures: Figures,
+    ops: Ops,
+    inputs: Inputs,
+    case: str,
+    lengths: tuple[int, int, int],
+    heads: tuple[int, int, int],
+    ceilings: Ceilings,
+) -> None:
+    """``lengths``: sequences, queries and keys of each. ``heads``: of queries, of keys, and their size."""
+    (count, num_queries, context), (num_heads, kv_heads, size) = lengths, heads
+    batch = attention_batch([num_queries] * count, [context] * count, inputs.device)
+    shape = (int(batch.block_tables.max()) + 1, kv_heads, BLOCK_SIZE, size)
+    query = inputs(count * num_queries, num_heads, size)
+    cache_bytes = inputs.dtype.itemsize * 2 * math.prod(shape)
+    caches = [(inputs(*shape), inputs(*shape)) for _ in range(num_copies(cache_bytes, inputs.device))]
+    num_bytes = inputs.dtype.itemsize * (2 * count * context * kv_heads * size + 2 * query.numel())
+    pairs = count * (context if num_queries == 1 else context * (context + 1) // 2)
+    taken = _attention_seconds(ops, query, caches, batch)
+    _add(figures, case, taken, num_bytes, 4 * pairs * num_heads * size, ceilings)
+    if num_queries == 1:
+        graph_batch = replace(batch, max_sequence_length=context * 4)
+        taken = _attention_seconds(ops, query, caches, graph_batch)
+        _add(figures, f"{case}, in a graph of 4 × the length", taken, num_bytes, 0, ceilings)
 
 
 def _attention_seconds(

@@ -7,7 +7,7 @@ decode at any context takes no prompt. Knows nothing of what is measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -145,16 +145,21 @@ class _Fetched:
 
 @dataclass
 class Batch:
-    """Sequences of one ``context`` that generate; each has blocks of its own as long as there are enough."""
+    """Sequences of one ``context`` that generate; each has blocks of its own as long as there are enough.
+
+    ``asking``: what they ask for beside a token.
+    """
 
     size: int
     context: int
     num_blocks: int
     num_steps: int = 0
+    asking: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        prompt = (1,) * self.context
         self._requests = [
-            Request(request_id=slot, prompt_token_ids=(1,), max_tokens=10**6, seed=slot)
+            Request(request_id=slot, prompt_token_ids=prompt, max_tokens=10**6, seed=slot, **self.asking)
             for slot in range(self.size)
         ]
 
@@ -180,6 +185,7 @@ class Batch:
             first_new_block=0 if is_first else per_sequence,
             new_block_ids=(blocks,),
             is_sampled=True,
+            history=(*self._requests[slot].prompt_token_ids, 1) if is_first else None,
         )
 
 

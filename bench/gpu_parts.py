@@ -6,8 +6,11 @@ Knows nothing of what a part does.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.gpu_timing import Figures
@@ -51,9 +54,14 @@ def run_apart(
 
 
 def _run(command: Sequence[str], seconds: float) -> str | None:
-    """How it ended, unless well."""
+    """How it ended, unless well. What it has started ends with it, or it would hold on to the GPU."""
+    process = subprocess.Popen(command, start_new_session=True)
     try:
-        done = subprocess.run(command, timeout=seconds, check=False)
+        status = process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return f"ended after {seconds:.0f} s"
-    return None if done.returncode == 0 else f"exit status {done.returncode}"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return None if status == 0 else f"exit status {status}"

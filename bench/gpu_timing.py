@@ -6,6 +6,7 @@ Knows nothing of what is measured.
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -129,7 +130,10 @@ class Figures:
         **more: Any,
     ) -> None:
         """``share``: of a ceiling; ``goal``: what that is to be at least."""
-        verdict = "" if share is None or goal is None else ("ok" if share >= goal else "below goal")
+        # Of a ceiling that could not be measured nothing is a share.
+        verdict = ""
+        if share is not None and goal is not None and not math.isnan(share):
+            verdict = "ok" if share >= goal else "below goal"
         row = {"section": section, "case": case, "value": value, "unit": unit, "share": share, "goal": goal}
         self.rows.append({**row, "verdict": verdict, **more})
         print(_line(self.rows[-1]), flush=True)
@@ -151,7 +155,10 @@ class Figures:
 
     def write(self) -> None:
         if self._path is not None:
-            self._path.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
+            # Whoever is ended in the midst of it leaves the rows before.
+            new = self._path.with_name(f"{self._path.name}.new")
+            new.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
+            new.replace(self._path)
 
     def print_table(self) -> None:
         for row in self.rows:

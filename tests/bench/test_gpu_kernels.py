@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import torch
-from bench.gpu_kernels import attention_batch, equality, measure_ceilings, measure_kernels
+from bench.gpu_ceilings import measure_ceilings
+from bench.gpu_kernels import attention_batch, equality, measure_kernels
 from bench.gpu_timing import Budget, Figures
 from torch import Tensor
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,19 @@ def test_a_part_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     script = [sys.executable, "-c", "import time; time.sleep(60)"]
     run_apart(figures, {"hangs": 0.0, "late": 0.0}, tmp_path / "out.json", lambda *_: script)
     assert [row["value"] for row in figures.rows] == ["failed: ended after 0 s", "left out: 0 s are left"]
+
+
+def test_what_a_part_has_started_ends_with_it(tmp_path: Path) -> None:
+    """A sanitizer that goes on holds on to the GPU."""
+    note = tmp_path / "child"
+    script = (
+        "import pathlib, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', "
+        f"'import time; time.sleep(600)']); pathlib.Path({str(note)!r}).write_text(str(child.pid))"
+    )
+    figures = Figures(None, Budget(100.0), {})
+    run_apart(figures, {"leaves": 1.0}, tmp_path / "out.json", lambda *_: [sys.executable, "-c", script])
+    assert figures.rows == []
+    child = Path(f"/proc/{note.read_text()}/stat")
+    with suppress(FileNotFoundError):  # nobody may have waited for it yet
+        while child.read_text().rpartition(")")[2].split()[0] not in "ZX":
+            pass
