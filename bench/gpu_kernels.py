@@ -332,11 +332,10 @@ def _copy(weight: Tensor | QuantTensor) -> Tensor | QuantTensor:
 def _measure_attention(figures: Figures, ops: Ops, inputs: Inputs, ceilings: Ceilings, is_tiny: bool) -> None:
     heads = (4, 2, 16) if is_tiny else (32, 8, 128)
     decodes = [(1, 40)] if is_tiny else [(1, 512), (1, 32768), (8, 4096), (64, 512), (64, 4096), (256, 512)]
-    shapes = [("decode", count, 1, context) for count, context in decodes]
-    shapes.append(("prefill", 1, 40, 40) if is_tiny else ("prefill", 1, 4096, 4096))
-    for name, count, num_queries, context in shapes:
-        case = f"attention {name}, {count} × {context}"
-        lengths = (count, num_queries, context)
+    shapes = [(count, 1, context) for count, context in decodes]
+    for lengths in (*shapes, (1, 40, 40) if is_tiny else (1, 4096, 4096)):
+        count, num_queries, context = lengths
+        case = f"attention {'decode' if num_queries == 1 else 'prefill'}, {count} × {context}"
         measure = partial(_measure_attending, figures, ops, inputs, case, lengths, heads, ceilings)
         _in_time(figures, measure)
 
