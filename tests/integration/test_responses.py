@@ -61,6 +61,22 @@ def test_a_response_is_answered_streamed_kept_and_gone_on_from(client: openai.Op
         client.responses.retrieve(second.id)
 
 
+def test_a_response_is_written_in_the_background(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "input": "Tell a story.", "temperature": 0, "background": True}
+    events = list(client.responses.create(stream=True, max_output_tokens=12, **asked))
+    response = events[-1].response
+    again = list(client.responses.retrieve(response.id, stream=True, starting_after=4))
+    assert again == events[5:]
+    assert client.responses.retrieve(response.id) == response
+    assert response.output_text
+    endless = client.responses.create(max_output_tokens=1500, **asked)
+    assert (endless.status, endless.background) == ("in_progress", True)
+    assert client.responses.cancel(endless.id).status == "cancelled"
+    while (last := client.responses.retrieve(endless.id)).status == "in_progress":
+        pass  # it ends with the step under way
+    assert last.status == "cancelled"
+
+
 def test_an_answer_is_parsed(client: openai.OpenAI) -> None:
     response = client.responses.parse(
         model=MODEL, input="Describe a colour.", text_format=Colour, max_output_tokens=60, temperature=0
