@@ -20,7 +20,8 @@ from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.models.source import local_files
 from triolet.plan import LayerGroup
-from triolet.runtime import loading
+from triolet.runtime import kv_cache_size, loading
+from triolet.runtime import runner as runner_module
 from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.runner import ModelRunner
 from triolet_kernels.ops import AttentionBatch
@@ -190,6 +191,25 @@ def test_close_gives_weights_and_cache_back(model_path: Path) -> None:
     runner.close()
     gc.collect()
     assert (model(), keys(), values()) == (None, None, None)
+
+
+def test_kept_prefixes_make_room_before_all_of_a_cache_is_used_whose_size_nobody_gave(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache_size, "CPU_BYTES_BEFORE_EVICTION", 0)  # so that it is one sequence
+    args = EngineArgs(device="cpu", block_size=8, max_num_seqs=4)
+    runner = ModelRunner.load(local_files(model_path), args, lambda phase: None)
+    assert runner.layer_groups == (LayerGroup(num_blocks=4 * 32, num_before_eviction=32),)
+    runner.close()
+
+
+def test_memory_that_loading_has_freed_goes_back_before_steps(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases: list[str] = []
+    monkeypatch.setattr(runner_module, "trim_allocator", lambda: phases.append("trimmed"))
+    ModelRunner.load(local_files(model_path), ARGS, phases.append).close()
+    assert phases[-2:] == ["trimmed", "warming up"]
 
 
 @pytest.mark.parametrize(("num_kv_blocks", "max_model_len"), [(4, 32), (32, 256), (99, 256)])
