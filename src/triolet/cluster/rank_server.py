@@ -143,7 +143,7 @@ class _RankServer:
                 case Drain(seconds):
                     task_group.start_soon(self._drain, seconds, task_group)
                 case Stop():
-                    task_group.cancel_scope.cancel()
+                    await self._end("there was no time to finish requests", task_group)
                 case message:
                     raise WireError(f"{type(message).__name__} is no order to an engine")
 
@@ -151,8 +151,10 @@ class _RankServer:
         """Finish what there is within ``seconds``, see the last outputs on their way, and end."""
         with anyio.move_on_after(seconds):
             await self._requests.wait_idle()
-        self._requests.end_all(
-            f"rank {self._start.rank}: it was told to end, and the time to finish requests was over"
-        )
+        await self._end("the time to finish requests was over", task_group)
+
+    async def _end(self, reason: str, task_group: TaskGroup) -> None:
+        """End, once those that have begun are told why."""
+        self._requests.end_all(f"rank {self._start.rank}: it was told to end, and {reason}")
         await self._front_ends.flush()
         task_group.cancel_scope.cancel()

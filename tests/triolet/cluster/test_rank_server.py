@@ -278,6 +278,17 @@ async def test_a_drain_that_takes_too_long_ends_what_has_begun() -> None:
         assert front_end.outputs(2) == []
 
 
+async def test_told_to_stop_it_tells_why_what_has_begun_ends() -> None:
+    async with cluster() as (parent, [front_end]):
+        front_end.add(make_request(1, max_tokens=10**6), rank=3)
+        await front_end.wait_until(lambda: len(front_end.tokens(1)) > 0)
+        parent.link.post(Stop())
+        await parent.wait_ended()
+        await front_end.wait_linked(0)
+        told = "rank 3: it was told to end, and there was no time to finish requests"
+        assert (front_end.reason(1), front_end.outputs(1)[-1].error) == (FinishReason.ERROR, told)
+
+
 async def test_what_a_front_end_has_ends_in_the_time_that_it_gave_though_it_says_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
