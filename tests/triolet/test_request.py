@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from triolet.errors import InvalidRequestError
-from triolet.request import RequestOptions, RequestOutput, RequestTimings
+from triolet.request import (
+    LogitsAdjustments,
+    Request,
+    RequestOptions,
+    RequestOutput,
+    RequestTimings,
+    ThinkingLimit,
+)
 
 HUGE = 10**400
 
@@ -59,3 +66,28 @@ def test_finished_is_another_name_for_is_finished(is_finished: bool) -> None:
         timings=RequestTimings(arrived=0.0),
     )
     assert output.finished is is_finished
+
+
+@pytest.mark.parametrize(
+    ("adjustments", "is_chosen_by_host"),
+    [
+        (None, False),
+        (LogitsAdjustments(presence_penalty=1.0, logit_bias=((1, 2.0),), min_tokens=3), False),
+        (LogitsAdjustments(banned_sequences=((1, 2),), allowed_token_ids=(1, 2)), False),
+        (LogitsAdjustments(grammar="start: x"), True),
+        (LogitsAdjustments(processors=(lambda _, logits: logits,)), True),
+        (
+            LogitsAdjustments(
+                thinking_limit=ThinkingLimit(max_tokens=1, opening=(1,), closing=(2,), is_open=True)
+            ),
+            True,
+        ),
+    ],
+)
+def test_the_host_chooses_where_it_has_to_know_all_that_was_said(
+    adjustments: LogitsAdjustments | None, is_chosen_by_host: bool
+) -> None:
+    request = Request(
+        request_id=1, prompt_token_ids=(1,), max_tokens=1, seed=0, adjustments=adjustments, num_logprobs=1
+    )
+    assert request.is_chosen_by_host is is_chosen_by_host
