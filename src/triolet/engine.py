@@ -234,8 +234,7 @@ class Engine(EngineControl):
         """State, progress and age of what is waiting, as of now."""
         is_starting = self._state is EngineState.STARTING
         return engine_health(
-            self.state, self._client,
-            phase=self._phase if is_starting else None,
+            self.state, self._client, phase=self._phase if is_starting else None,
             phase_seconds=time.monotonic() - self._phase_began if is_starting else None,
             cause=None if self._cause is None else str(self._cause),
         )  # fmt: skip
