@@ -104,8 +104,7 @@ class Engine(EngineControl):
         """
         if self._is_used:
             raise RuntimeError("an Engine runs once; make a new one")
-        self._is_used = True
-        self._thread_id = threading.get_ident()
+        self._is_used, self._thread_id = True, threading.get_ident()
         try:
             with anyio.CancelScope() as self._scope:
                 await self._serve(task_status)
