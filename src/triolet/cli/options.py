@@ -26,6 +26,12 @@ UNIONS = (Union, UnionType)
 LAST_GROUPS = {"parallel": 1, "http": 2}
 """Shown after the others; the fields of ``parallel`` are a base's, and would come first."""
 
+REMEDIES = {
+    "--data-parallel-backend": "there are no backends to choose from: whatever starts processes, Ray and Slurm "
+    "too, can run the command of each machine (--headless)",
+}
+"""For flags of other servers that have no like here, though others are close by name."""
+
 _METAVARS: dict[type, str] = {int: "N", float: "SECONDS", Path: "PATH"}
 
 
@@ -40,10 +46,16 @@ class OptionParser(argparse.ArgumentParser):
         """As ``argparse`` has it, but what nobody knows is an error here, where the flags to suggest are."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            close = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0].partition('=')[0])}"
+            )
         return parsed, unknown
+
+    def _hint(self, flag: str) -> str:
+        if flag in REMEDIES:
+            return f"; {REMEDIES[flag]}"
+        close = get_close_matches(flag, self._option_string_actions, n=1)
+        return f"; did you mean {close[0]}?" if close else ""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")

@@ -64,6 +64,7 @@ def test_help_shows_defaults_choices_and_groups() -> None:
         (["--backend", "gevent"], "choose from"),
         (["--max-num", "3"], "unrecognized arguments"),
         (["--max-modl-len=5"], "arguments: --max-modl-len=5; did you mean --max-model-len?"),
+        (["--data-parallel-backend=ray"], "=ray; there are no backends to choose from: whatever starts"),
         (["--port", "70000"], "port (--port) must be in [0, 65535]"),
         (["--max-num-seqs", "0"], "max_num_seqs (--max-num-seqs) must be 1 or more"),
     ],
