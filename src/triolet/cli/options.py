@@ -27,8 +27,8 @@ LAST_GROUPS = {"parallel": 1, "http": 2}
 """Shown after the others; the fields of ``parallel`` are a base's, and would come first."""
 
 REMEDIES = {
-    "--data-parallel-backend": "there are no backends to choose from: whatever starts processes, Ray and Slurm "
-    "too, can run the command of each machine (--headless)",
+    "--data-parallel-backend": "there are no backends to choose from: whatever starts processes, Ray and "
+    "Slurm too, can run the command of each machine (--headless)",
 }
 """For flags of other servers that have no like here, though others are close by name."""
 
