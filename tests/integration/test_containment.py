@@ -24,10 +24,10 @@ STAGES: dict[str, Callable[[ModelRunner], tuple[Any, str]]] = {
     "forward": lambda runner: (runner._model, "forward"),
     "logits": lambda runner: (runner._model, "logits"),
     "begin": lambda runner: (runner._sampler, "begin"),
-    "adjust": lambda runner: (runner._sampler._adjuster, "adjust"),
+    "adjust": lambda runner: (runner._sampler.adjuster, "adjust"),
     "mask": lambda runner: (sampler, "draw_held"),
     "sample": lambda runner: (runner._sampler, "sample"),
-    "commit": lambda runner: (runner._sampler._adjuster, "commit"),
+    "commit": lambda runner: (runner._sampler.adjuster, "commit"),
 }
 CHANGE_STATE_AT_THEIR_END = ("sample", "commit")
 PENALTIES = LogitsAdjustments(repetition_penalty=1.3, presence_penalty=0.5)
