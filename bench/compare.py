@@ -293,7 +293,8 @@ def _write(
 ) -> None:
     from bench.plot import plot_levels
 
-    settings = {"ratios": compared, "llama_bench_pp512": llama_bench_pp512, "command": sys.argv}
+    command = [Path(argument).name for argument in sys.argv]  # where files lie here is of no use elsewhere
+    settings = {"ratios": compared, "llama_bench_pp512": llama_bench_pp512, "command": command}
     _RESULTS.mkdir(exist_ok=True)
     write_json(_RESULTS / f"{name}.json", medians, **settings)
     write_csv(_RESULTS / f"{name}.csv", rows)

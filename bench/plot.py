@@ -64,6 +64,10 @@ def _lines(axis: Any, lines: Mapping[str, Sequence[tuple[float, float]]], title:
         axis.legend(frameon=False, fontsize=8)
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _bars(axis: Any, rows: Sequence[Mapping[str, Any]], figure: str, title: str) -> None:
     servers = list(dict.fromkeys(row["server"] for row in rows))
     levels = sorted({row["concurrency"] for row in rows})
@@ -72,7 +76,7 @@ def _bars(axis: Any, rows: Sequence[Mapping[str, Any]], figure: str, title: str)
         values = {row["concurrency"]: row[figure] for row in rows if row["server"] == server}
         places = [levels.index(level) + (number - (len(servers) - 1) / 2) * width for level in values]
         bars = axis.bar(places, list(values.values()), width, label=server)
-        axis.bar_label(bars, fmt="{:,.3g}", fontsize=7)
+        axis.bar_label(bars, fmt=_short, fontsize=7)
     axis.set_xticks(range(len(levels)), [str(level) for level in levels])
     axis.set_xlabel("clients")
     axis.set_title(title, fontsize=9)
