@@ -141,7 +141,8 @@ class RequestTable:
             del self._collectors[item.state]
             self._request_ended.set()
             self._request_ended = anyio.Event()
-        elif is_behind and item.state.head.kind is RequestOutputKind.DELTA:
+        elif is_behind and item.state.head.kind is RequestOutputKind.DELTA and not item.state.is_finished:
+            # One that is finished has failed in the same step, which is told next.
             self._check_reader(item.state, collector.num_unread_bytes)
 
     def _check_reader(self, state: RequestState, num_unread_bytes: int) -> None:

@@ -55,7 +55,7 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ResponsesBody)
             is_stored = _is_stored(body, directory)
             if body.background:
-                background.check_room()
+                request_scope().exits.callback(background.enter())
             head = AnswerHead.create(PREFIX, check_model(engine, body.model), settings)
             require_serving(engine)
             conversation = await read_conversation(body, head.id, directory, caller_key())

@@ -6,6 +6,7 @@ A reader of their events may leave and come again. Knows nothing of what is in t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import anyio
@@ -21,6 +22,10 @@ from triolet.web.sse import PING, EventStream, StreamShape
 __all__ = ["BackgroundResponses", "LogReader"]
 
 
+MAX_PIECE_BYTES = 1 << 16
+"""What is written at a time: of a reader that does not read no more is kept beside the log."""
+
+
 class LogReader:
     """The body of a stream of the events of a log, from number ``start`` on. Leaving it ends nothing.
 
@@ -31,15 +36,18 @@ class LogReader:
         self._log = log
         self._next = start
         self._ping_interval = ping_interval
+        self._has_begun = False
         self._is_over = False
 
     def __aiter__(self) -> LogReader:
         return self
 
     async def __anext__(self) -> bytes:
-        with anyio.move_on_after(self._ping_interval):
+        # Its first event may be long in coming, and the head of the answer goes out with the first piece.
+        with anyio.move_on_after(self._ping_interval if self._has_begun else 0):
             await self._log.wait(self._next)
-        if news := self._log.events[self._next :]:
+        self._has_begun = True
+        if news := self._log.read(self._next, MAX_PIECE_BYTES):
             self._next += len(news)
             return b"".join(news)
         if not self._log.is_ended:
@@ -68,21 +76,24 @@ class BackgroundResponses:
         self._max_running = max_running
         self._num_running = 0
 
-    def check_room(self) -> None:
-        """Raises :class:`OverloadedError` while there are as many as may be."""
+    def enter(self) -> Callable[[], None]:
+        """Take the place of one more; → what gives it back.
+
+        Raises :class:`OverloadedError` while there are as many as may be.
+        """
         if self._num_running >= self._max_running:
             raise OverloadedError(
                 f"{self._num_running} responses are written in the background, as many as this server keeps "
                 "(--response-store-size); try again later"
             )
+        self._num_running += 1
+        return self._leave
 
     def start(self, response_id: str, generation: Generation, shape: StreamShape) -> None:
-        """Write a response from here on. What its request holds is let go at the end of that."""
+        """Write a response from here on. What its request holds, its place too, is let go at the end of that."""
         scope = request_scope()
         scope.generation, scope.is_background = generation, True
-        self._num_running += 1
         exits = scope.exits.pop_all()
-        exits.callback(self._leave)
         current_app.add_background_task(self._write, response_id, generation, shape, exits)
 
     async def _write(

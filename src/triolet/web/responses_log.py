@@ -6,6 +6,7 @@ Knows nothing of what is in them, of who may see them, or of HTTP.
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 import anyio
 
@@ -24,6 +25,15 @@ class EventLog:
         self.is_ended = False
         self.is_lost = False
         self._news = anyio.Event()
+
+    def read(self, start: int, max_bytes: int) -> list[bytes]:
+        """The events from number ``start`` on that fit, one at least where there is one."""
+        num_bytes = 0
+        for number, event in enumerate(islice(self.events, start, None), start):
+            num_bytes += len(event)
+            if num_bytes > max_bytes and number > start:
+                return self.events[start:number]
+        return self.events[start:]
 
     def append(self, event: bytes) -> None:
         self.events.append(event)

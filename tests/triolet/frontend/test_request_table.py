@@ -179,6 +179,25 @@ async def test_one_that_is_read_too_slowly_is_ended_with_its_cause(
     assert front.table.num_requests == 1
 
 
+async def test_one_that_fails_in_the_step_in_which_it_is_too_far_behind_ends_with_its_failure(
+    front: Front,
+) -> None:
+    stream, core_id = front.add(max_tokens=400)
+    other, _ = front.add()
+    front.table.process([token_output(core_id, b"x" * MAX_UNREAD_BYTES)])
+    front.table.process(
+        [
+            token_output(core_id, b"x" * 100),
+            token_output(core_id, b"", reason=FinishReason.ERROR, error="a fault"),
+        ]
+    )
+    assert len((await anext(stream)).outputs[0].text) == MAX_UNREAD_BYTES + 100
+    with pytest.raises(EngineGenerateError, match="a fault"):
+        await anext(stream)
+    assert front.table.num_requests == 1
+    other.abort()
+
+
 async def test_any_number_of_tasks_may_wait_until_it_is_idle(front: Front) -> None:
     added = [front.add() for _ in range(2)]
     num_done = 0

@@ -11,8 +11,8 @@ from tests.triolet.web.fake_engine import REPLY, FakeEngine
 from tests.triolet.web.responses import PATH, events_of_stream, fold
 from tests.triolet.web.serving import Running, read_until, request_bytes, serving
 
-from triolet.errors import EngineGenerateError
-from triolet.web.responses_background import LogReader
+from triolet.errors import EngineGenerateError, OverloadedError
+from triolet.web.responses_background import MAX_PIECE_BYTES, BackgroundResponses, LogReader
 from triolet.web.responses_log import EventLog, EventLogs
 
 pytestmark = pytest.mark.anyio
@@ -186,6 +186,30 @@ async def test_a_reader_is_pinged_and_told_what_is_lost() -> None:
     assert (event["type"], event["code"], event["sequence_number"]) == ("error", "events_not_kept", 1)
     with pytest.raises(StopAsyncIteration):
         await anext(reader)
+
+
+async def test_a_reader_hears_at_once_that_there_is_nothing_yet() -> None:
+    """Its answer has begun, though the next event may be long in coming."""
+    with anyio.fail_after(5):
+        assert await anext(LogReader(EventLog(), 0, ping_interval=60.0)) == b": ping\n\n"
+
+
+async def test_a_reader_is_given_no_more_than_a_piece_at_a_time() -> None:
+    log = EventLog()
+    for _ in range(3):
+        log.append(b"x" * (MAX_PIECE_BYTES // 2))
+    log.end()
+    pieces = [piece async for piece in LogReader(log, 0, ping_interval=1.0)]
+    assert list(map(len, pieces)) == [MAX_PIECE_BYTES, MAX_PIECE_BYTES // 2]
+
+
+async def test_a_place_is_taken_before_anything_is_waited_for() -> None:
+    background = BackgroundResponses(EventLogs(1000), max_running=1)
+    leave = background.enter()
+    with pytest.raises(OverloadedError, match="--response-store-size"):
+        background.enter()
+    leave()
+    background.enter()
 
 
 async def test_a_reader_of_an_empty_log_ends_with_it() -> None:

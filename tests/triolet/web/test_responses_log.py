@@ -19,6 +19,16 @@ def test_events_are_numbered_and_comments_are_not_kept() -> None:
     assert logs.find("b") is None
 
 
+def test_it_is_read_in_pieces_of_whole_events() -> None:
+    log = EventLogs(10_000).open("a")
+    for event in (b"long" * 9, b"a", b"b", b"c"):
+        log.append(event)
+    assert log.read(0, 2) == [b"long" * 9], "one that is longer than any piece comes alone"
+    assert log.read(1, 2) == [b"a", b"b"]
+    assert log.read(1, 100) == [b"a", b"b", b"c"]
+    assert log.read(4, 2) == []
+
+
 def test_what_has_ended_makes_room_before_what_grows() -> None:
     logs = EventLogs(3000)
     old, running, ended = (logs.open(name) for name in ("old", "running", "ended"))
