@@ -90,7 +90,7 @@ class BackgroundResponses:
         return self._leave
 
     def start(self, response_id: str, generation: Generation, shape: StreamShape) -> None:
-        """Write a response from here on. What its request holds, its place too, is let go at the end of that."""
+        """Write a response from here on. What its request holds, its place too, is given back at the end."""
         scope = request_scope()
         scope.generation, scope.is_background = generation, True
         exits = scope.exits.pop_all()
