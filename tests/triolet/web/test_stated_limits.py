@@ -39,7 +39,7 @@ def stated_values() -> Iterator[tuple[type[Any], str, Any, bool]]:
     for kind in BODIES:
         for name, schema in SCHEMAS[kind.__name__]["properties"].items():
             for option in schema.get("anyOf", [schema]):
-                for keyword in LIMITS.keys() & option.keys():
+                for keyword in [keyword for keyword in LIMITS if keyword in option]:
                     inside, outside = LIMITS[keyword]
                     if inside is None:
                         yield kind, name, outside, False
