@@ -225,22 +225,25 @@ class RankLink:
         self._num_reported_steps = -1
 
     @property
+    def _num_requests(self) -> int:
+        """Ours and those of other front ends."""
+        return len(self.requests) + self._num_others
+
+    @property
     def burden(self) -> RankBurden:
         """What it has to do, for choosing among ranks."""
-        num_requests = len(self.requests) + self._num_others
-        num_tokens = self._num_new_tokens + self._num_other_tokens + REQUEST_COST * num_requests
+        num_tokens = self._num_new_tokens + self._num_other_tokens + REQUEST_COST * self._num_requests
         return RankBurden(self.rank, num_tokens, self.statistics.scheduler.kv_usage)
 
     @property
     def num_over(self) -> int:
         """So many of its requests are more than it can run at once."""
-        return max(0, len(self.requests) + self._num_others - self._max_num_seqs)
+        return max(0, self._num_requests - self._max_num_seqs)
 
     @property
     def num_free_slots(self) -> int:
         """So many more requests it could run at once, were there blocks for them."""
-        num_free = self._max_num_seqs - len(self.requests) - self._num_others
-        return max(0, num_free) if self.state is RankState.READY else 0
+        return max(0, self._max_num_seqs - self._num_requests) if self.state is RankState.READY else 0
 
     @property
     def num_queued(self) -> int:
@@ -260,9 +263,8 @@ class RankLink:
     @property
     def has_room(self) -> bool:
         """Whether it would start another request at once."""
-        num_requests = len(self.requests) + self._num_others
-        is_full = num_requests >= self._max_num_seqs or self.statistics.scheduler.kv_usage >= FULL_KV_USAGE
-        return not is_full and not self.num_queued and self.state is RankState.READY
+        has_blocks = self.statistics.scheduler.kv_usage < FULL_KV_USAGE
+        return has_blocks and self.num_free_slots > 0 and not self.num_queued
 
     def note_moved(self) -> None:
         """One of those that waited has been taken to another rank."""

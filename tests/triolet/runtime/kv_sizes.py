@@ -9,7 +9,7 @@ import torch
 from triolet.models.config import ModelConfig, RopeConfig
 from triolet.runtime.kv_cache import KVCacheConfig
 
-__all__ = ["cache_config", "model_config"]
+__all__ = ["cache_config", "model_config", "small_cache_config"]
 
 
 def model_config(**changes: Any) -> ModelConfig:
@@ -46,4 +46,18 @@ def cache_config(
         max_num_batched_tokens=max_num_batched_tokens,
         dtype=dtype,
         device=torch.device(device),
+    )
+
+
+def small_cache_config() -> KVCacheConfig:
+    """Of two layers, one of which sees three positions, and so of two groups of blocks."""
+    return KVCacheConfig(
+        windows=(None, 3),
+        group_windows=(None, 3),
+        num_kv_heads=1,
+        head_dim=4,
+        block_size=8,
+        max_num_batched_tokens=27,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
     )

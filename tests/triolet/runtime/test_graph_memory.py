@@ -4,26 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from tests.triolet.runtime.fake_device import CPU, FakeDevice
+from tests.triolet.runtime.fake_device import FakeDevice
+from tests.triolet.runtime.kv_sizes import small_cache_config
 from torch import Tensor
 
 from triolet.runtime.accelerator import GraphMemory
 from triolet.runtime.decode_graphs import batch_size_ladder, length_ladder
 from triolet.runtime.graph_memory import graph_memory
-from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors
+from triolet.runtime.kv_cache import KVCacheTensors
 from triolet_kernels.ops import AttentionBatch
 from triolet_kernels.reference import ReferenceOps
 
-CONFIG = KVCacheConfig(
-    windows=(None, 3),
-    group_windows=(None, 3),
-    num_kv_heads=1,
-    head_dim=4,
-    block_size=8,
-    max_num_batched_tokens=27,
-    dtype=torch.float32,
-    device=CPU,
-)
+CONFIG = small_cache_config()
 
 
 class Measured(FakeDevice):

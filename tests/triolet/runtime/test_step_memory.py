@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests.triolet.runtime.fake_device import CPU, FakeDevice
+from tests.triolet.runtime.fake_device import FakeDevice
+from tests.triolet.runtime.kv_sizes import small_cache_config
 from torch import Tensor
 
 from triolet.errors import UsageError
-from triolet.runtime.kv_cache import KVCacheConfig, KVCacheTensors
+from triolet.runtime.kv_cache import KVCacheTensors
 from triolet.runtime.step_memory import step_memory
 from triolet_kernels.ops import AttentionBatch
 from triolet_kernels.reference import ReferenceOps
@@ -45,26 +46,13 @@ class Model:
         return hidden
 
 
-def config_of() -> KVCacheConfig:
-    return KVCacheConfig(
-        windows=(None, 3),
-        group_windows=(None, 3),
-        num_kv_heads=1,
-        head_dim=4,
-        block_size=8,
-        max_num_batched_tokens=27,
-        dtype=torch.float32,
-        device=CPU,
-    )
-
-
 def test_the_largest_step_is_tried() -> None:
-    config, model = config_of(), Model()
+    config, model = small_cache_config(), Model()
     assert step_memory(Measured(), model, config, max_num_seqs=5) == 1234
     assert (model.num_tokens, model.num_rows) == (27, 5)
 
 
 def test_a_step_for_which_there_is_no_memory_names_its_option() -> None:
     with pytest.raises(UsageError, match=r"27 tokens.*lower max_num_batched_tokens") as raised:
-        step_memory(Full(), Model(), config_of(), max_num_seqs=5)
+        step_memory(Full(), Model(), small_cache_config(), max_num_seqs=5)
     assert raised.value.param == "max_num_batched_tokens"
