@@ -1,7 +1,8 @@
 """Requests that are sent when their time has come, whatever became of those before: an open load.
 
 Connections are kept and used again, as clients behind a gateway do. An answer may be a refusal: that is
-what is looked at here. The client shares the machine with the server, so it is a plain ``asyncio.Protocol``.
+what is looked at here. The client shares the machine with the server, so it costs as little as it can:
+requests are made before, none has a task, and of a refusal the status and two headers are read.
 """
 
 from __future__ import annotations
@@ -9,15 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Self
 
-from bench.client import Address, BenchError, ChunkedDecoder
+from bench.client import Address, BenchError
 
 __all__ = ["Answer", "Offerer", "arrivals"]
+
+
+KEEP_SECONDS = 20.0
+"""How long a connection is kept unused, less than servers wait for its next request."""
+_TOLD = re.compile(rb"(?i)(retry-after|content-length): *([^\r]*)")
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+_DONE = b"[DONE]"
+_NUM_END_BYTES = 64
+"""In which an end and the event before it are."""
 
 
 @dataclass(slots=True)
@@ -30,6 +40,8 @@ class Answer:
     events: list[float] = field(default_factory=list)
     ended: float = 0.0
     is_whole: bool = False
+    num_bytes: int = 0
+    """Of the body of one that was not accepted."""
 
     @property
     def is_accepted(self) -> bool:
@@ -59,74 +71,70 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
 
 
 class _Connection(asyncio.Protocol):
-    """One request at a time."""
+    """One request at a time. ``on_answer`` is called with each answer, and with itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_answer: Callable[[_Connection, Answer], None]) -> None:
+        self._on_answer = on_answer
         self._transport: asyncio.Transport | None = None
         self._answer: Answer | None = None
-        self._done: asyncio.Future[Answer] | None = None
-        self._head = b""
-        self._tail = b""
-        self._decoder: ChunkedDecoder | None = None
-        self._missing = 0
+        self._unread = b""
+        """Before the head has come all there is, then the end of it."""
         self.is_open = False
+        self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.is_open = True
 
-    def send(self, request: bytes) -> asyncio.Future[Answer]:
-        """The answer to come. Its ``status`` is 0 where the connection was closed before."""
+    def send(self, request: bytes) -> None:
+        """The ``status`` of its answer is 0 where the connection was closed before."""
         assert self._transport is not None
-        self._head, self._tail, self._decoder, self._missing = b"", b"", None, 0
+        self._unread = b""
         self._answer = Answer(started=time.perf_counter())
-        self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return self._done
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        now, answer = time.perf_counter(), self._answer
+        answer = self._answer
         if answer is None:
             return
-        if not answer.status:
-            self._head += data
-            head, found, data = self._head.partition(b"\r\n\r\n")
-            if not found:
-                return
-            self._read_head(answer, head)
-        if self._decoder is None:
-            self._missing -= len(data)
-            is_over = self._missing <= 0
-        else:
-            if b'"index"' in data:
-                answer.events.append(now)
-            self._tail = (self._tail + data)[-64:]
-            answer.is_whole = b"[DONE]" in self._tail
-            self._decoder.feed(data)
-            is_over = self._decoder.is_finished
-        if is_over:
+        now = time.perf_counter()
+        self._unread += data
+        if not answer.status and not self._read_head(answer):
+            return
+        if not answer.is_accepted:
+            if len(self._unread) >= answer.num_bytes:
+                self._finish(now)
+            return
+        if b'"index"' in data:
+            answer.events.append(now)
+        self._unread = self._unread[-_NUM_END_BYTES:]
+        if self._unread.endswith(_LAST_CHUNK):
+            answer.is_whole = _DONE in self._unread
             self._finish(now)
 
-    def _read_head(self, answer: Answer, head: bytes) -> None:
-        lines = head.decode("latin-1").split("\r\n")
-        answer.status = int(lines[0].split(" ", 2)[1])
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
-        answer.retry_after = headers.get("retry-after")
-        if headers.get("transfer-encoding") == "chunked":
-            self._decoder = ChunkedDecoder()
-        else:
-            self._missing = int(headers.get("content-length", "0"))
+    def _read_head(self, answer: Answer) -> bool:
+        """Whether all of it is there."""
+        head, found, body = self._unread.partition(b"\r\n\r\n")
+        if not found:
+            return False
+        answer.status = int(head[9:12])
+        if not answer.is_accepted:
+            told = {name.lower(): value for name, value in _TOLD.findall(head)}
+            answer.retry_after = told[b"retry-after"].decode() if b"retry-after" in told else None
+            answer.num_bytes = int(told[b"content-length"])
+        self._unread = body
+        return True
 
     def _finish(self, now: float) -> None:
-        if self._answer is not None and self._done is not None and not self._done.done():
-            self._answer.ended = now
-            self._done.set_result(self._answer)
-        self._answer = None
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.ended = now
+            self._on_answer(self, answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -140,42 +148,61 @@ class Offerer:
         self._address = Address.parse(url)
         self._path = f"{self._address.path}{path}"
         self._free: list[_Connection] = []
+        self._on_answer: Callable[[Answer], None] = lambda answer: None
         self.num_connections = 0
 
-    async def ask(self, body: Mapping[str, Any]) -> Answer:
-        """Send it now. Raises BenchError where no connection can be made."""
-        connection = await self._connection()
-        answer = await connection.send(self._encode(body))
-        if connection.is_open:
-            self._free.append(connection)
-        return answer
+    def encode(self, body: Mapping[str, Any]) -> bytes:
+        """A request as it is sent; to be made before a time in which the client is to cost little."""
+        payload = json.dumps({**body, "stream": True}).encode()
+        head = (
+            f"POST {self._path} HTTP/1.1\r\nHost: {self._address.host}:{self._address.port}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        return head.encode() + payload
 
-    async def ask_at(self, times: Iterable[float], bodies: Iterator[Mapping[str, Any]]) -> list[Answer]:
-        """Send each at its time, in seconds from now, and → all answers once the last has come."""
-        began = time.perf_counter()
-        asked: list[asyncio.Task[Answer]] = []
-        async with asyncio.TaskGroup() as group:
-            for at in times:
-                delay = began + at - time.perf_counter()
-                if delay > 0:
-                    await asyncio.sleep(delay)
-                asked.append(group.create_task(self.ask(next(bodies))))
-        return [task.result() for task in asked]
+    async def ask_at(self, times: Sequence[float], requests: Sequence[bytes]) -> list[Answer]:
+        """Send each at its time, in seconds from now, and → all answers once the last has come.
 
-    async def ask_in_turn(
-        self, num_clients: int, num_requests: int, bodies: Iterator[Mapping[str, Any]]
-    ) -> list[Answer]:
-        """So many clients, each of which sends its next request when the last has been answered."""
-        numbers = count()
+        Raises BenchError where no connection can be made.
+        """
         answers: list[Answer] = []
+        is_over = asyncio.Event()
 
-        async def client() -> None:
-            while next(numbers) < num_requests:
-                answers.append(await self.ask(next(bodies)))
+        def take(answer: Answer) -> None:
+            answers.append(answer)
+            if len(answers) == len(times):
+                is_over.set()
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(num_clients):
-                group.create_task(client())
+        self._on_answer = take
+        began = time.perf_counter()
+        for at, request in zip(times, requests, strict=True):
+            delay = began + at - time.perf_counter()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            await self._send(request)
+        await is_over.wait()
+        return answers
+
+    async def ask_in_turn(self, num_clients: int, requests: Iterable[bytes]) -> list[Answer]:
+        """So many clients, each of which sends the next request when its last has been answered."""
+        answers: list[Answer] = []
+        num_sent = 0
+        news = asyncio.Event()
+
+        def take(answer: Answer) -> None:
+            answers.append(answer)
+            news.set()
+
+        self._on_answer = take
+        for request in requests:
+            while num_sent - len(answers) >= num_clients:
+                news.clear()
+                await news.wait()
+            await self._send(request)
+            num_sent += 1
+        while len(answers) < num_sent:
+            news.clear()
+            await news.wait()
         return answers
 
     async def __aenter__(self) -> Self:
@@ -186,23 +213,26 @@ class Offerer:
             connection.close()
         await asyncio.sleep(0)  # in which they are closed
 
-    async def _connection(self) -> _Connection:
+    async def _send(self, request: bytes) -> None:
+        """On a connection that is free, or a new one."""
         while self._free:
             connection = self._free.pop()
-            if connection.is_open:
-                return connection
+            if connection.is_open and time.perf_counter() - connection.idle_since < KEEP_SECONDS:
+                connection.send(request)
+                return
+            connection.close()
         self.num_connections += 1
         loop = asyncio.get_running_loop()
         try:
-            _, made = await loop.create_connection(_Connection, self._address.host, self._address.port)
+            _, made = await loop.create_connection(
+                lambda: _Connection(self._take), self._address.host, self._address.port
+            )
         except OSError as error:
             raise BenchError(f"no connection: {error}") from error
-        return made
+        made.send(request)
 
-    def _encode(self, body: Mapping[str, Any]) -> bytes:
-        payload = json.dumps({**body, "stream": True}).encode()
-        head = (
-            f"POST {self._path} HTTP/1.1\r\nHost: {self._address.host}:{self._address.port}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-        )
-        return head.encode() + payload
+    def _take(self, connection: _Connection, answer: Answer) -> None:
+        if connection.is_open:
+            connection.idle_since = answer.ended
+            self._free.append(connection)
+        self._on_answer(answer)

@@ -15,8 +15,9 @@ import math
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,13 +26,11 @@ from bench.client import BenchError
 from bench.offer import Answer, Offerer, arrivals
 from bench.online import served_model
 from bench.prompts import make_prompt
-from bench.report import busy_cores, percentile, print_table, write_json
+from bench.report import busy_cores, busy_seconds, percentile, print_table, write_json
 from bench.servers import RunningServer, Server, free_port, running
 
 __all__ = ["main", "summary"]
 
-NUM_LEVELLING = 4
-"""Requests of each client in the first and the last part."""
 MEMORY_SECONDS = 0.5
 LONGEST = 1.5
 """Times the mean length of an answer."""
@@ -39,10 +38,13 @@ TOKENS_PER_WORD = 4
 SPARE_BLOCKS = 2
 """For each slot, beside those that its longest request needs: so few that all of them are soon in use, and
 memory tells of other things."""
+SLOTS_FOR_WAITING = 8
+"""Slots for each request that may wait, which it then does for about an eighth of an answer's time."""
 BLOCK_SIZE = 16
 _COLUMNS = (
     "part", "offered/s", "accepted", "refused", "others", "latency_p50", "latency_p99", "x_full_p99",
-    "ttft_p99", "inter_token_p99", "refusal_p50_ms", "refusal_p99_ms", "refusal_max_ms", "rss_mib",
+    "ttft_p50", "ttft_p99", "inter_token_p50", "inter_token_p99", "refusal_p50_ms", "refusal_p99_ms",
+    "refusal_max_ms", "server_cpu", "loop_cpu", "client_cpu", "others_cpu", "rss_mib",
 )  # fmt: skip
 
 
@@ -60,6 +62,7 @@ def summary(part: str, answers: Sequence[Answer], seconds: float) -> dict[str, A
         "others": len(answers) - len(accepted) - len(refused),
         "latency_p50": percentile(latencies, 50),
         "latency_p99": percentile(latencies, 99),
+        "ttft_p50": percentile([one.time_to_first_token for one in accepted], 50),
         "ttft_p99": percentile([one.time_to_first_token for one in accepted], 99),
         "inter_token_p50": percentile([gap for one in accepted for gap in one.gaps], 50),
         "inter_token_p99": percentile([gap for one in accepted for gap in one.gaps], 99),
@@ -77,27 +80,56 @@ async def _measure(child: RunningServer, model: str, options: argparse.Namespace
 async def _measure_with(
     offerer: Offerer, child: RunningServer, model: str, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    bodies = _bodies(model, options)
-    loop = asyncio.get_running_loop()
+    requests = map(offerer.encode, _bodies(model, options))
 
     async def keep_full(part: str) -> dict[str, Any]:
-        num_requests = NUM_LEVELLING * options.slots
-        began = loop.time()
-        answers = await offerer.ask_in_turn(options.slots, num_requests, bodies)
-        return summary(part, answers, loop.time() - began) | {"rss_mib": _mebibytes(child)}
+        some = list(islice(requests, options.levelling * options.slots))
+        spent = _Spending(child)
+        answers = await offerer.ask_in_turn(options.slots, some)
+        return summary(part, answers, spent.seconds) | spent.rates() | {"rss_mib": _mebibytes(child)}
 
-    await offerer.ask_in_turn(options.slots, options.slots, bodies)  # to warm up
+    await offerer.ask_in_turn(options.slots, list(islice(requests, options.slots)))  # to warm up
     rows = [await keep_full("full")]
-    if rows[0]["accepted"] < NUM_LEVELLING * options.slots:
+    if rows[0]["accepted"] < options.levelling * options.slots:
         raise BenchError(f"what the server can do is not known: {rows[0]}")
-    rate = options.factor * rows[0]["offered/s"]
+    times = list(arrivals(options.factor * rows[0]["offered/s"], options.seconds, options.seed))
+    many = list(islice(requests, len(times)))
     memory: list[float] = []
     watch = asyncio.create_task(_watch_memory(child, memory))
-    answers = await offerer.ask_at(arrivals(rate, options.seconds, options.seed), bodies)
+    spent = _Spending(child)
+    answers = await offerer.ask_at(times, many)
+    rows.append(summary("overload", answers, options.seconds) | spent.rates())
     watch.cancel()
-    rows.append(summary("overload", answers, options.seconds) | {"rss_mib": max(memory), "rss_all": memory})
+    rows[-1] |= {"rss_mib": max(memory), "rss_all": memory}
     rows.append(await keep_full("after"))
     return [row | {"x_full_p99": row["latency_p99"] / rows[0]["latency_p99"]} for row in rows]
+
+
+class _Spending:
+    """What server and client take of the CPUs from here on, as both are on the same machine."""
+
+    def __init__(self, child: RunningServer) -> None:
+        self._child = child
+        self._began = time.perf_counter()
+        self._before = self._now()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def rates(self) -> dict[str, float]:
+        """CPU seconds for each second: of the whole server, its event loop, this client, and all others."""
+        spent = {name: (now - self._before[name]) / self.seconds for name, now in self._now().items()}
+        all_cpu = spent.pop("all_cpu")
+        return spent | {"others_cpu": max(0.0, all_cpu - spent["server_cpu"] - spent["client_cpu"])}
+
+    def _now(self) -> dict[str, float]:
+        return {
+            "server_cpu": self._child.cpu_seconds(),
+            "loop_cpu": self._child.main_thread_seconds(),
+            "client_cpu": time.process_time(),
+            "all_cpu": busy_seconds(),
+        }
 
 
 async def _watch_memory(child: RunningServer, memory: list[float]) -> None:
@@ -157,8 +189,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--factor", type=float, default=50, help="how many times the capacity is offered")
     parser.add_argument("--seconds", type=float, default=60, help="of overload")
+    parser.add_argument("--levelling", type=int, default=16, help="requests of each client before and after")
     parser.add_argument("--slots", type=int, default=16)
-    parser.add_argument("--queue", type=int, default=2, help="requests that may wait")
+    parser.add_argument("--queue", type=int, help="requests that may wait; by default one for eight slots")
     parser.add_argument("--prompt-words", type=int, default=40)
     parser.add_argument("--max-tokens", type=int, default=256, help="of an answer, on average")
     parser.add_argument("--threads", type=int, default=2)
@@ -168,7 +201,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("flags", nargs="*", help="more flags of the server, after --")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.queue is None:
+        options.queue = max(1, options.slots // SLOTS_FOR_WAITING)
+    return options
 
 
 if __name__ == "__main__":

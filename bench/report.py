@@ -17,7 +17,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-__all__ = ["busy_cores", "machine", "median_rows", "percentile", "print_table", "write_csv", "write_json"]
+__all__ = [
+    "busy_cores",
+    "busy_seconds",
+    "machine",
+    "median_rows",
+    "percentile",
+    "print_table",
+    "write_csv",
+    "write_json",
+]
 
 Row = Mapping[str, Any]
 
@@ -48,17 +57,17 @@ def machine() -> dict[str, Any]:
 
 def busy_cores(seconds: float = 1.0) -> float:
     """How many cores were busy, on average, during the next ``seconds``."""
-    before = _busy_ticks()
+    before = busy_seconds()
     time.sleep(seconds)
-    return round((_busy_ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds, 3)
+    return round((busy_seconds() - before) / seconds, 3)
 
 
-def _busy_ticks() -> int:
-    """Ticks that all cores together have spent on something. Source: proc_stat(5)."""
+def busy_seconds() -> float:
+    """Seconds that all cores together have spent on something. Source: proc_stat(5)."""
     user, nice, system, _idle, _io_wait, irq, soft_irq, steal = map(
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
-    return user + nice + system + irq + soft_irq + steal
+    return (user + nice + system + irq + soft_irq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _first_field(path: str, name: str) -> str | None:

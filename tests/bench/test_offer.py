@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import repeat
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def test_arrivals_are_as_many_as_asked_for_and_always_the_same() -> None:
 def test_answers_are_read_to_their_end_over_few_connections() -> None:
     async def ask(url: str) -> list[Answer]:
         async with Offerer(url, "/chat/completions") as offerer:
-            answers = await offerer.ask_in_turn(2, 10, repeat(BODY))
+            answers = await offerer.ask_in_turn(2, [offerer.encode(BODY)] * 10)
         assert offerer.num_connections <= 2
         return answers
 
@@ -41,7 +40,7 @@ def test_answers_are_read_to_their_end_over_few_connections() -> None:
 def test_requests_go_out_at_their_times_and_refusals_are_answers() -> None:
     async def ask(url: str) -> list[Answer]:
         async with Offerer(url, "/chat/completions") as offerer:
-            return await offerer.ask_at([0.0, 0.01, 0.05], repeat(BODY))
+            return await offerer.ask_at([0.0, 0.01, 0.05], [offerer.encode(BODY)] * 3)
 
     with canned_server(error=(429, {"error": {"message": "full"}})) as server:
         answers = asyncio.run(ask(server.url))
@@ -54,7 +53,7 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
     with canned_server() as server:
         url = server.url
     with pytest.raises(BenchError, match="no connection"):
-        asyncio.run(Offerer(url, "/completions").ask(BODY))
+        asyncio.run(Offerer(url, "/completions").ask_in_turn(1, [b""]))
 
 
 def test_gaps_lie_between_events() -> None:

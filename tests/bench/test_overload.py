@@ -29,6 +29,7 @@ def test_what_is_taken_is_answered_and_the_rest_refused(
 ) -> None:
     output = tmp_path / "out.json"
     load = ["--factor", "10", "--seconds", "2", "--slots", "2", "--queue", "1", "--max-tokens", "40"]
+    load += ["--levelling", "4"]
     assert main(["--model", str(byte_model), "--paced", *load, "--json", str(output)]) == 0
     full, overload, after = json.loads(output.read_text())["rows"]
     assert [row["part"] for row in (full, overload, after)] == ["full", "overload", "after"]
@@ -36,4 +37,6 @@ def test_what_is_taken_is_answered_and_the_rest_refused(
     assert full["accepted"] == after["accepted"] == 8
     assert overload["refused"] > overload["accepted"] > 2
     assert len(overload["rss_all"]) > 2
+    assert 0 < overload["loop_cpu"] <= overload["server_cpu"] + 0.02
+    assert overload["client_cpu"] > 0
     assert "refusal_p99_ms" in capsys.readouterr().out

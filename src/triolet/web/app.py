@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from quart import Blueprint, Quart, Response
@@ -24,9 +25,8 @@ from triolet.web.completions import add_completion_routes
 from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
 from triolet.web.cors import Cors
 from triolet.web.document_api import add_document_routes
-from triolet.web.early_refusal import EarlyRefusals
+from triolet.web.early_refusal import EarlyRefusalMiddleware, EarlyRefusals
 from triolet.web.errors import install_error_handlers
-from triolet.web.key_ring import KeyRing
 from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
@@ -39,8 +39,9 @@ from triolet.web.settings import WebSettings
 from triolet.web.tokens_api import add_token_routes
 from triolet.web.unserved_api import add_unserved_routes
 
-__all__ = ["blueprint", "create_app"]
+__all__ = ["blueprint", "create_app", "unread_refusals"]
 
+_EXTENSION = "triolet.refusals"
 LEAVING = frozenset({EngineState.DRAINING, EngineState.STOPPED})
 
 
@@ -57,7 +58,8 @@ def blueprint(
     admission = Admission()
     keys = make_key_ring(settings)
     # The host application gets the middleware with the routes, whatever else is put around it.
-    routes.record_once(lambda state: _put_around(state.app, engine, keys, state.url_prefix or ""))
+    refusals = partial(EarlyRefusals, engine, keys, is_leaving=settings.is_leaving)
+    routes.record_once(lambda state: _put_around(state.app, refusals(prefix=state.url_prefix or "")))
     routes.before_request(key_check(keys, CONTROL_ENDPOINTS))
     routes.before_request(admission.admit)
     add_completion_routes(routes, engine, settings)
@@ -117,6 +119,15 @@ def create_app(
     return app
 
 
+def unread_refusals(app: Quart, args: ServeArgs) -> EarlyRefusals | None:
+    """What a server may refuse before its application has seen it; None where that sees every request."""
+    if args.cors_origin or args.access_log != "off":
+        return None
+    found = app.extensions[_EXTENSION]
+    assert isinstance(found, EarlyRefusals), "the blueprint puts it there"
+    return found
+
+
 def _leaving_with(engine: ServingEngine, settings: WebSettings) -> WebSettings:
     """Settings of which the server is leaving also when its engine has stopped, whoever has stopped it."""
     is_leaving = settings.is_leaving
@@ -132,8 +143,9 @@ def _with_middleware(app: ASGIApp, args: ServeArgs) -> ASGIApp:
     return FinalSendShield(app)
 
 
-def _put_around(app: Any, engine: ServingEngine, keys: KeyRing, prefix: str) -> None:
-    app.asgi_app = RequestScopes(EarlyRefusals(app.asgi_app, engine, keys, prefix))
+def _put_around(app: Any, refusals: EarlyRefusals) -> None:
+    app.extensions[_EXTENSION] = refusals
+    app.asgi_app = RequestScopes(EarlyRefusalMiddleware(app.asgi_app, refusals))
 
 
 def _application(backend: Backend) -> Quart:

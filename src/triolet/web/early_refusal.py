@@ -2,12 +2,15 @@
 
 When there is far too much work, most requests are refused, and what that costs is taken from those that are
 served. So it is done here, at a fraction of the cost: before the framework has seen the request, or anybody
-its body. Whatever is out of the ordinary goes the ordinary way, and is refused there. Knows ASGI alone.
+its body. Whatever is out of the ordinary goes the ordinary way, and is refused there.
+
+Says what the answer is; knows ASGI, and of HTTP no more than the names of headers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import anyio
 import msgspec
@@ -22,7 +25,7 @@ from triolet.web.middleware import ASGIApp, Receive, Scope, Send
 from triolet.web.request_scope import SCOPE_KEY
 from triolet.web.serving_engine import ServingEngine
 
-__all__ = ["GENERATING_PATHS", "EarlyRefusals"]
+__all__ = ["GENERATING_PATHS", "EarlyRefusalMiddleware", "EarlyRefusals", "Refusal"]
 
 GENERATING_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 LONGEST_BODY = 2**18
@@ -30,26 +33,63 @@ DROP_SECONDS = 5.0
 """How much of a body is dropped, and for how long."""
 
 
-class EarlyRefusals:
-    """ASGI middleware, inside of that which gives a request its scope. ``prefix``: where the routes are."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer to a request that is refused unread. The names of the headers are in lower case."""
 
-    def __init__(self, app: ASGIApp, engine: ServingEngine, keys: KeyRing, prefix: str = "") -> None:
-        self._app = app
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class EarlyRefusals:
+    """What is refused unread. ``prefix``: where the routes are.
+
+    A server that ``is_leaving`` refuses nothing so: it has more to say.
+    """
+
+    def __init__(
+        self,
+        engine: ServingEngine,
+        keys: KeyRing,
+        prefix: str = "",
+        *,
+        is_leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._engine = engine
         self._keys = keys
+        self._is_leaving = is_leaving
         self._messages_path = f"{prefix}/v1/messages"
-        self._paths = frozenset(prefix + path for path in GENERATING_PATHS)
+        self.paths = frozenset(prefix + path for path in GENERATING_PATHS)
+        """Those of the routes that generate."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths:
-            try:
-                self._engine.check_room()
-            except OverloadedError as error:
-                headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-                if self._is_ordinary(headers):
-                    await self._refuse(error, headers, scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
+    def why_full(self) -> OverloadedError | None:
+        """Why there is no room for any further request; None while there is."""
+        try:
+            self._engine.check_room()
+        except OverloadedError as error:
+            return None if self._is_leaving() else error
+        return None
+
+    def refuse(
+        self, error: OverloadedError, path: str, headers: Mapping[bytes, str], made_id: str
+    ) -> Refusal | None:
+        """The answer to a POST to one of the ``paths``; None for one that is out of the ordinary.
+
+        Names of ``headers`` are in lower case. ``made_id`` names a request that does not name itself.
+        """
+        if not self._is_ordinary(headers):
+            return None
+        self._engine.count_refusal(error)
+        name = echoable_id(headers.get(b"x-request-id", "")) or made_id
+        more = [(b"retry-after", b"%d" % error.retry_after), (b"x-request-id", name.encode())]
+        if path == self._messages_path:
+            body = msgspec.json.encode(message_error_body(error, name))
+            more.append((b"request-id", name.encode()))
+        else:
+            body = msgspec.json.encode(error_body(error))
+        length = (b"content-length", b"%d" % len(body))
+        return Refusal(error.status, [(b"content-type", b"application/json"), length, *more], body)
 
     def _is_ordinary(self, headers: Mapping[bytes, str]) -> bool:
         """Whether there is nothing else to be said: the key is right, and no certain rank asked for."""
@@ -61,21 +101,33 @@ class EarlyRefusals:
         given = given_key(headers.get(b"authorization", ""), headers.get(b"x-api-key", ""))
         return self._keys.is_open or self._keys.find(given) is not None
 
-    async def _refuse(
-        self, error: OverloadedError, headers: Mapping[bytes, str], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self._engine.count_refusal(error)
-        name = echoable_id(headers.get(b"x-request-id", "")) or scope[SCOPE_KEY].made_id
-        more = [(b"retry-after", b"%d" % error.retry_after), (b"x-request-id", name.encode())]
-        if scope["path"] == self._messages_path:
-            body = msgspec.json.encode(message_error_body(error, name))
-            more.append((b"request-id", name.encode()))
-        else:
-            body = msgspec.json.encode(error_body(error))
+
+class EarlyRefusalMiddleware:
+    """ASGI middleware, inside of that which gives a request its scope."""
+
+    def __init__(self, app: ASGIApp, refusals: EarlyRefusals) -> None:
+        self._app = app
+        self._refusals = refusals
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        headers = refusal.headers
         if not await _drop_body(receive):
-            more.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": error.status, "headers": _head(body, more)})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+            headers = [*headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await send({"type": "http.response.body", "body": refusal.body, "more_body": False})
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in self._refusals.paths:
+            return None
+        error = self._refusals.why_full()
+        if error is None:
+            return None
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        return self._refusals.refuse(error, scope["path"], headers, scope[SCOPE_KEY].made_id)
 
 
 async def _drop_body(receive: Receive) -> bool:
@@ -85,7 +137,3 @@ async def _drop_body(receive: Receive) -> bool:
             if not message.get("more_body"):
                 return True
     return False
-
-
-def _head(body: bytes, more: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *more]

@@ -6,6 +6,7 @@
   is up, so that a few dozen clients a second use up the file descriptors.
 - Where there are too many connections, one of those that are too many gets what probes ask for, else 503.
 - A further piece of a streamed answer takes a short way: h11 and its states cost more than all else did.
+- While there is too much work most requests are refused before h11 has seen them.
 - The head of an answer waits for what follows it, as ASGI has it, and both go out in one write.
 - No other protocol is spoken, as all of this holds for HTTP/1 alone, and no request is taken whose end two
   readers could see at two places.
@@ -35,6 +36,7 @@ from hypercorn.utils import suppress_body
 
 from triolet.errors import OverloadedError, RequestError
 from triolet.web.errors import error_body
+from triolet.web.unread import UnreadRequests
 
 __all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
 
@@ -107,22 +109,43 @@ class _Protocol(H11Protocol):
         self._taking_events = anyio.Lock(fast_acquire=True)
         self._is_closed = False
         self._head = b""
+        # A host's own server, which has the same connections, has nothing to refuse.
+        refusals = getattr(self.config, "refusals", None)
+        self._unread: UnreadRequests | None = None
+        if refusals is not None:
+            self._unread = UnreadRequests(refusals, self._more_headers)
 
     def take_probes_only(self) -> None:
         """Answer nothing else on this connection: it is one too many."""
         assert isinstance(self.connection, _Connection), "it is new"
         self.connection.takes_probes_only = True
+        self._unread = None
 
     async def handle(self, event: Event) -> None:
         if not isinstance(event, RawData):
             self._is_closed = True
             await super().handle(event)
             await self._stop_idling()
-        elif self._is_answering and len(self.connection.trailing_data[0]) > MAX_EARLY_BYTES:
+            return
+        data = event.data if self._unread is None else await self._refuse(self._unread, event.data)
+        if data is None:
+            return
+        if self._is_answering and len(self.connection.trailing_data[0]) > MAX_EARLY_BYTES:
             await self.send(Closed())
         else:
             async with self._taking_events:
-                await super().handle(event)
+                await super().handle(RawData(data))
+
+    async def _refuse(self, unread: UnreadRequests, data: bytes) -> bytes | None:
+        """Answer what is refused unread, and → what is left for the parser; None where that is nothing."""
+        while (unread.is_waiting or self._is_idle) and (taken := unread.take(data)) is not None:
+            answer, data = taken
+            if answer:
+                await self.send(Updated(idle=True))
+                await self.send(RawData(answer))
+            if not data:
+                return None
+        return data
 
     def stream_send(self, event: StreamEvent) -> Awaitable[None]:  # type: ignore[override]
         """Frames a piece of a chunked body here: h11 takes ten times as long over it."""
@@ -192,6 +215,19 @@ class _Protocol(H11Protocol):
 
     async def _stop_idling(self) -> None:
         await self.send(Updated(idle=False))
+
+    def _more_headers(self) -> list[tuple[bytes, bytes]]:
+        return self.config.response_headers("h11")
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the next bytes begin a request, one that may be of any kind."""
+        connection = self.connection
+        return (
+            connection.our_state is h11.IDLE
+            and connection.their_state is h11.IDLE
+            and not connection.trailing_data[0]
+        )
 
     @property
     def _is_answering(self) -> bool:

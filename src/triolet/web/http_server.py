@@ -21,6 +21,7 @@ from quart import Quart
 
 from triolet.args import Backend
 from triolet.web.connections import Connections, close_idle, connection_limit, counted
+from triolet.web.early_refusal import EarlyRefusals
 from triolet.web.http1 import install_http1
 
 __all__ = ["GRACEFUL_SECONDS", "serve_http"]
@@ -45,6 +46,7 @@ class _Config(Config):
 
     connections: Connections[Any]
     tls: ssl.SSLContext | None = None
+    refusals: EarlyRefusals | None = None
 
     @property
     def ssl_enabled(self) -> bool:
@@ -61,9 +63,14 @@ async def serve_http(
     must_stop: Callable[[], Awaitable[Any]],
     *,
     tls: ssl.SSLContext | None = None,
+    refusals: EarlyRefusals | None = None,
 ) -> None:
-    """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten."""
+    """Serve until ``must_stop`` returns, then close the socket, so that nobody is accepted and forgotten.
+
+    What ``refusals`` refuse ``app`` does not see.
+    """
     config = _config(listener, tls)
+    config.refusals = refusals
     _install_patches(backend)
     with nullcontext() if backend == "trio" else _vanished_peers_are_no_errors():
         async with anyio.create_task_group() as tasks:

@@ -19,9 +19,14 @@ from triolet.web.middleware import ASGIApp, Message, Receive, Scope, Send
 if TYPE_CHECKING:
     from triolet.web.generation import Generation
 
-__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "request_name", "request_scope"]
+__all__ = ["SCOPE_KEY", "RequestScope", "RequestScopes", "make_id", "request_name", "request_scope"]
 
 SCOPE_KEY = "triolet.request"
+
+
+def make_id() -> str:
+    """A name for a request that has none."""
+    return f"req-{secrets.token_hex(12)}"
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +37,7 @@ class RequestScope:
     request_id: str | None = None
     """The caller's own name for it."""
     answer_id: str | None = None
-    made_id: str = field(default_factory=lambda: f"req-{secrets.token_hex(12)}")
+    made_id: str = field(default_factory=make_id)
     """Its name where there is no other."""
     model: str = ""
     """The name that it asks for."""

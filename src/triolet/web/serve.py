@@ -24,7 +24,7 @@ from triolet.cluster.reception import check_ports
 from triolet.core.signals import SignalOrders
 from triolet.errors import UsageError
 from triolet.statistics import EngineState
-from triolet.web.app import create_app
+from triolet.web.app import create_app, unread_refusals
 from triolet.web.auth import key_option
 from triolet.web.console import write_line
 from triolet.web.errors import refuse_late
@@ -109,6 +109,7 @@ class Server:
         self._is_leaving = False
         app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
         self._tracing = open_tracing(args)
+        self._refusals = unread_refusals(app, args) if self._tracing is None else None
         if self._tracing is not None:
             traced = self._tracing.around(app.asgi_app, lambda: self._requests.is_closed)  # type: ignore[arg-type]
             app.asgi_app = traced  # type: ignore[assignment,method-assign]
@@ -207,7 +208,7 @@ class Server:
         try:
             await serve_http(
                 self._app, self._listener, self._args.backend, self._must_close_http.wait,
-                tls=None if self._tls is None else self._tls.context,
+                tls=None if self._tls is None else self._tls.context, refusals=self._refusals,
             )  # fmt: skip
         finally:
             self._is_http_closed.set()
