@@ -21,6 +21,7 @@ import pydantic
 
 REAL, GUARDED, LOADING = sys.argv[1:]
 MESSAGES = [{"role": "user", "content": "Name three colours."}]
+LONG = [{"role": "user", "content": "one " * 9000}]
 ASKED: dict[str, Any] = {
     "model": "openai/smollm2", "api_base": f"{REAL}/v1", "api_key": "unused", "messages": MESSAGES,
     "temperature": 0, "max_tokens": 16, "max_retries": 0,
@@ -111,6 +112,8 @@ def router() -> Any:
 def errors() -> Any:
     return {
         "wrong": _refusal(lambda: litellm.completion(**FAKE | {"temperature": 9})),
+        "too long": _refusal(lambda: litellm.completion(**ASKED | {"messages": LONG})),
+        "too much": _refusal(lambda: litellm.completion(**ASKED | {"max_tokens": 8192})),
         "no key": _refusal(lambda: litellm.completion(**FAKE | {"api_key": "other"})),
         "no model": _refusal(lambda: litellm.completion(**FAKE | {"model": "openai/other"})),
         "too often": _refusal(lambda: [litellm.completion(**FAKE | {"api_key": "two"}) for _ in range(2)]),

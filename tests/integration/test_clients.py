@@ -85,6 +85,9 @@ def test_what_is_wrong_raises_the_clients_own_errors(client: anthropic.Anthropic
         anthropic.BadRequestError, match=r"messages\[0\]\.content\[0\]: blocks of type 'image'"
     ):
         client.messages.create(messages=image, **GREEDY)
+    long: Any = [{"role": "user", "content": "one " * 9000}]
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 8191"):
+        client.messages.create(messages=long, **GREEDY)
 
 
 @pytest.mark.anyio
@@ -173,6 +176,7 @@ async def test_the_flows_of_litellm(server: str, keys: Path, anyio_backend_name:
     assert results["responses"] == {"text": text, "status": "incomplete"}
     assert {name: (kind, status) for name, (kind, status, _) in errors.items()} == {
         "wrong": ("BadRequestError", 400), "no key": ("AuthenticationError", 401),
+        "too long": ("ContextWindowExceededError", 400), "too much": ("ContextWindowExceededError", 400),
         "no model": ("NotFoundError", 404), "too often": ("RateLimitError", 429),
         "loading": ("ServiceUnavailableError", 503), "embedding": ("APIError", 501),
     }  # fmt: skip

@@ -196,19 +196,20 @@ class RequestBuilder:
         return token_ids[-num_tokens:]
 
     def _max_tokens(self, num_prompt_tokens: int, params: GenerationParams, param: str) -> int:
+        # Agents find these two phrases in errors, with their numbers: they then shorten what they send.
         room = self.max_model_len - num_prompt_tokens
         if room < 1:
             raise PromptTooLongError(
-                f"{param}: {num_prompt_tokens} tokens, but the context is {self.max_model_len} tokens and "
-                "at least one is needed for the output; send less",
+                f"{param}: the prompt is too long: {num_prompt_tokens} tokens > {self.max_model_len - 1} "
+                "maximum, which is the model's context without one token of output; send less",
                 param=param,
             )
         for name in ("max_tokens", "min_tokens"):
             num_tokens = getattr(params, name, None)
             if num_tokens is not None and num_tokens > room:
                 raise PromptTooLongError(
-                    f"{name}: {num_prompt_tokens} prompt tokens and {num_tokens} output tokens exceed the "
-                    f"context of {self.max_model_len} tokens; lower {name} to {room} or leave it out",
+                    f"{name}: input length and `{name}` exceed context limit: {num_prompt_tokens} + "
+                    f"{num_tokens} > {self.max_model_len}; lower {name} to {room} or leave it out",
                     param=name,
                 )
         return room if params.max_tokens is None else params.max_tokens

@@ -104,7 +104,7 @@ class TestChat:
             plain.render_chat(HI)
 
     def test_a_conversation_that_is_too_long_is_blamed_on_the_messages(self, inputs: InputProcessor) -> None:
-        with pytest.raises(PromptTooLongError, match=r"messages: 72 tokens") as caught:
+        with pytest.raises(PromptTooLongError, match="messages: the prompt is too long: 72") as caught:
             inputs.prepare_chat([{"role": "user", "content": "x" * 54}], SamplingParams())
         assert caught.value.param == "messages"
 

@@ -117,6 +117,20 @@ class TestAdjustments:
             new_request(inputs, (1,) * 60, min_tokens=5, max_tokens=None)
         assert caught.value.param == "min_tokens"
 
+    @pytest.mark.parametrize(
+        ("length", "phrase"),
+        [
+            (64, r"prompt is too long[^0-9]*64\s*tokens?\s*>\s*63"),
+            (60, r"input length and `max_tokens` exceed context limit: 60 \+ 5 > 64"),
+        ],
+    )
+    def test_the_sizes_are_said_as_agents_read_them(
+        self, inputs: InputProcessor, length: int, phrase: str
+    ) -> None:
+        """By these phrases Claude Code and LiteLLM know that a conversation has to be made shorter."""
+        with pytest.raises(PromptTooLongError, match=phrase):
+            new_request(inputs, (1,) * length, max_tokens=5)
+
 
 class TestTruncation:
     @pytest.mark.parametrize(
