@@ -50,7 +50,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 COMPLETION_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
     "add_special_tokens": (True,),
     "prompt_embeds": (),
-    "suffix": ("",),
 }
 """Fields of a completion that are not served, with the values of them that ask for nothing."""
 

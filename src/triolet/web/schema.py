@@ -216,6 +216,7 @@ class CompletionBody(GenerationBody, kw_only=True):
 
     prompt: str | list[str | TokenId | list[TokenId]]
     logprobs: limits.NumLogprobs | None = None
+    suffix: str | None = None
     echo: bool | None = None
     best_of: int | None = None
 
@@ -230,6 +231,10 @@ class CompletionBody(GenerationBody, kw_only=True):
             raise InvalidRequestError(
                 "best_of: all continuations are returned; leave it out, or make it n", param="best_of"
             )
+        # They are about the prompt as the model reads it, which a suffix takes the place of.
+        for name in ("echo", "truncate_prompt_tokens") if self.suffix else ():
+            if getattr(self, name):
+                raise InvalidRequestError(f"{name}: not with suffix; send one of them", param=name)
 
     def params(self) -> SamplingParams | BeamSearchParams:
         """How to choose the tokens."""

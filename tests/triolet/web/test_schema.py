@@ -218,7 +218,7 @@ def test_a_wrong_or_unserved_field_is_named(fields: dict[str, Any], param: str) 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"suffix": "end"}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": True}, {"max_tokens": 0}]
+    "fields", [{"suffix": 1}, {"best_of": 3}, {"logprobs": 21}, {"logprobs": True}, {"max_tokens": 0}]
 )
 def test_a_wrong_or_unserved_field_of_a_completion_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
