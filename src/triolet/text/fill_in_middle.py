@@ -13,7 +13,7 @@ from typing import Protocol
 __all__ = ["MIDDLE_FORMATS", "MiddleFormat", "find_middle_format", "middle_end_token_ids"]
 
 
-class Vocabulary(Protocol):
+class _Vocabulary(Protocol):
     """What has to be known of a tokenizer."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
@@ -51,7 +51,7 @@ _ENDS = (
 """What models of these families write after the middle; a model made for chats ends at few of them."""
 
 
-def find_middle_format(vocabulary: Vocabulary) -> MiddleFormat | None:
+def find_middle_format(vocabulary: _Vocabulary) -> MiddleFormat | None:
     """The format whose marks are tokens of the vocabulary; None where it has none of them."""
     for known in MIDDLE_FORMATS:
         if all(_token_id(vocabulary, mark) is not None for mark in known.marks):
@@ -59,13 +59,13 @@ def find_middle_format(vocabulary: Vocabulary) -> MiddleFormat | None:
     return None
 
 
-def middle_end_token_ids(vocabulary: Vocabulary) -> tuple[int, ...]:
+def middle_end_token_ids(vocabulary: _Vocabulary) -> tuple[int, ...]:
     """The tokens after which there is no more of a middle."""
     ids = (_token_id(vocabulary, end) for end in _ENDS)
     return tuple(token_id for token_id in ids if token_id is not None)
 
 
-def _token_id(vocabulary: Vocabulary, token: str) -> int | None:
+def _token_id(vocabulary: _Vocabulary, token: str) -> int | None:
     token_ids = vocabulary.encode(token, add_special_tokens=False)
     is_one = len(token_ids) == 1 and vocabulary.id_to_token(token_ids[0]) == token
     return token_ids[0] if is_one else None
