@@ -70,9 +70,9 @@ def test_a_response_is_written_in_the_background(client: openai.OpenAI) -> None:
     assert client.responses.retrieve(response.id) == response
     assert response.output_text
     endless = client.responses.create(max_output_tokens=1500, **asked)
-    assert (endless.status, endless.background) == ("in_progress", True)
+    assert (endless.status, endless.background) == ("queued", True)
     assert client.responses.cancel(endless.id).status == "cancelled"
-    while (last := client.responses.retrieve(endless.id)).status == "in_progress":
+    while (last := client.responses.retrieve(endless.id)).status in ("queued", "in_progress"):
         pass  # it ends with the step under way
     assert last.status == "cancelled"
 

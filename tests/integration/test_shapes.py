@@ -45,6 +45,7 @@ TWO = ("--data-parallel-size", "2")
 ONE_ENGINE = ("--api-server-count", "2")
 """The API servers and their launcher, where engines are not what is tested."""
 SHUTDOWN_SECONDS = 1
+UNDER_WAY = ("queued", "in_progress")
 
 
 def machines(*head: str, num_local: int = 1) -> list[tuple[str, ...]]:
@@ -232,6 +233,30 @@ def test_the_loss_of_a_process_that_all_need_ends_everything(byte_llama: Path, v
         wait_until(lambda: not holdings.left(), 10, lambda: str(holdings.left()))
         if victim != "launcher":
             assert re.search(rf"the server has stopped: {victim} \d .*killed by SIGKILL", server.log)
+
+
+def test_a_response_in_the_background_is_followed_through_any_api_server(byte_llama: Path) -> None:
+    """Each connection of its own comes to one of two."""
+    with running(byte_llama, ONE_ENGINE) as (server,):
+        url = f"{server.url}/v1/responses"
+        body = {"input": "Tell.", "background": True, "temperature": 0}
+        first = httpx.post(url, json=body | {"max_output_tokens": 30, "stream": True}, timeout=60)
+        response_id = re.findall(r'"id":"(resp_\w+)"', first.text)[0]
+        for _ in range(8):
+            kept = httpx.get(f"{url}/{response_id}", timeout=30).json()
+            assert (kept["status"], kept["usage"]["output_tokens"]) == ("incomplete", 30)
+            again = httpx.get(f"{url}/{response_id}?stream=true", timeout=30).text
+            assert again.replace(": ping\n\n", "") == first.text.replace(": ping\n\n", "")
+        for _ in range(4):
+            begun = httpx.post(url, json=body, timeout=30).json()
+            assert begun["status"] == "queued"
+            ended = httpx.post(f"{url}/{begun['id']}/cancel", timeout=30).json()
+            assert ended["status"] in ("cancelled", "incomplete"), "it may have come to its end before"
+            while (last := httpx.get(f"{url}/{begun['id']}", timeout=30).json())["status"] in UNDER_WAY:
+                pass
+            assert last["status"] in ("cancelled", "incomplete")
+        gone = httpx.get(f"{url}/resp_none?stream=true", timeout=30)
+        assert (gone.status_code, gone.json()["error"]["code"]) == (404, "response_not_found")
 
 
 def test_a_lost_head_ends_the_engines_of_other_machines_and_a_lost_machine_degrades_the_head(

@@ -27,6 +27,7 @@ from triolet.web.cors import Cors
 from triolet.web.document_api import add_document_routes
 from triolet.web.early_refusal import EarlyRefusalMiddleware, EarlyRefusals
 from triolet.web.errors import install_error_handlers
+from triolet.web.farewells import Farewells
 from triolet.web.middleware import ASGIApp, FinalSendShield
 from triolet.web.models_api import add_model_routes
 from triolet.web.operations import add_operation_routes
@@ -85,6 +86,7 @@ def create_app(
     *,
     is_leaving: Callable[[], bool] = lambda: False,
     peers: Peers | None = None,
+    farewells: Farewells | None = None,
 ) -> Quart:
     """The server's application, of the class that fits ``args.backend``. It does not run the engine."""
     args = args or ServeArgs()
@@ -100,6 +102,7 @@ def create_app(
         ping_interval=args.ping_interval,
         is_leaving=is_leaving,
         peers=peers or NoPeers(),
+        farewells=farewells or Farewells(),
     )
     app = _application(args.backend)
     # Bodies are bounded where they are read; the framework's time-out would cut long streams.

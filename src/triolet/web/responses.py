@@ -60,23 +60,25 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             require_serving(engine)
             conversation = await read_conversation(body, head.id, directory, caller_key())
         generation = await _submit(engine, truncation, body, conversation.items, head.id, settings)
+        is_background = bool(body.background)
         shape = ResponseShape(
             response_head(head, body, is_stored=is_stored),
             _output_items(engine, body, conversation),
             settings.clock,
             on_end=directory.keep,
+            is_queued=is_background,
         )
-        is_background = bool(body.background)
+        if is_background and body.stream:
+            directory.logs.open(head.id)
         running = Running(
             caller_key(), is_stored, generation, conversation.items, shape.response, is_background
         )
         request_scope().exits.callback(directory.begin(head.id, running))
         if is_background:
-            log = directory.logs.open(head.id) if body.stream else None
             background.start(head.id, generation, shape)
-            if log is None:
-                return json_response(shape.response("in_progress"))
-            return stream_response(LogReader(log, 0, ping_interval=settings.ping_interval))
+            if not body.stream:
+                return json_response(shape.response())
+            return await _event_stream(directory, head.id, 0, settings.ping_interval)
         return await answer(
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )
@@ -94,14 +96,7 @@ def _add_stored_response_routes(
         found = await directory.find(response_id, caller_key(), param="response_id")
         if start is None:
             return _told(found)
-        log = directory.logs.find(response_id)
-        if log is None:
-            raise InvalidRequestError(
-                "stream: the events of this response are not kept here: only those of one that was asked for "
-                "with background and stream are, for a while, where it is written; retrieve it without",
-                param="stream",
-            )
-        return stream_response(LogReader(log, start, ping_interval=ping_interval))
+        return await _event_stream(directory, response_id, start, ping_interval)
 
     @blueprint.delete("/v1/responses/<response_id>")
     async def delete_response(response_id: str) -> Response:
@@ -147,6 +142,19 @@ async def _submit(
         is_leaving=settings.is_leaving,
         blaming=blaming_response_fields,
     )
+
+
+async def _event_stream(
+    directory: ResponseDirectory, response_id: str, start: int, ping_interval: float
+) -> Response:
+    read = await directory.events(response_id, caller_key())
+    if read is None:
+        raise InvalidRequestError(
+            "stream: the events of this response are not kept: only those of one that was asked for with "
+            "background and stream are, for a while; retrieve it without",
+            param="stream",
+        )
+    return stream_response(LogReader(read, start, ping_interval=ping_interval))
 
 
 def _output_items(engine: ServingEngine, body: ResponsesBody, conversation: Conversation) -> OutputItems:

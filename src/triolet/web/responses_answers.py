@@ -155,7 +155,7 @@ class Response(Struct):
     top_p: float | None
     truncation: str
     user: str | None
-    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+    status: Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     output: list[MessageOfResponse | ReasoningOfResponse | CallOfResponse]

@@ -6,34 +6,33 @@ A reader of their events may leave and come again. Knows nothing of what is in t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from typing import Protocol
 
-import anyio
 import msgspec
 from quart import current_app
 
 from triolet.errors import OverloadedError
-from triolet.web.generation import Generation
+from triolet.web.generation import Generation, PromptProgress
 from triolet.web.request_scope import request_scope
-from triolet.web.responses_log import EventLog, EventLogs
+from triolet.web.responses_log import EventLogs, EventPage
 from triolet.web.sse import PING, EventStream, StreamShape
 
-__all__ = ["BackgroundResponses", "LogReader"]
+__all__ = ["BackgroundResponses", "BackgroundShape", "LogReader", "ReadPage"]
 
-
-MAX_PIECE_BYTES = 1 << 16
-"""What is written at a time: of a reader that does not read no more is kept beside the log."""
+ReadPage = Callable[[int, float], Awaitable[EventPage]]
+"""The events from a number on, for which it waits some seconds where there are none."""
 
 
 class LogReader:
-    """The body of a stream of the events of a log, from number ``start`` on. Leaving it ends nothing.
+    """The body of a stream of the events that ``read`` has from number ``start`` on. Leaving it ends nothing.
 
     After ``ping_interval`` seconds without an event there is a ping.
     """
 
-    def __init__(self, log: EventLog, start: int, *, ping_interval: float) -> None:
-        self._log = log
+    def __init__(self, read: ReadPage, start: int, *, ping_interval: float) -> None:
+        self._read = read
         self._next = start
         self._ping_interval = ping_interval
         self._has_begun = False
@@ -43,19 +42,20 @@ class LogReader:
         return self
 
     async def __anext__(self) -> bytes:
+        if self._is_over:
+            raise StopAsyncIteration
         # Its first event may be long in coming, and the head of the answer goes out with the first piece.
-        with anyio.move_on_after(self._ping_interval if self._has_begun else 0):
-            await self._log.wait(self._next)
+        page = await self._read(self._next, self._ping_interval if self._has_begun else 0)
         self._has_begun = True
-        if news := self._log.read(self._next, MAX_PIECE_BYTES):
-            self._next += len(news)
-            return b"".join(news)
-        if not self._log.is_ended:
-            return PING
-        if self._log.is_lost and not self._is_over:
-            self._is_over = True
+        self._is_over = page.is_last or page.is_lost
+        self._next += len(page.events)
+        if page.events:
+            return b"".join(page.events)
+        if page.is_lost:
             return self._loss()
-        raise StopAsyncIteration
+        if page.is_last:
+            raise StopAsyncIteration
+        return PING
 
     def _loss(self) -> bytes:
         told = {
@@ -66,6 +66,13 @@ class LogReader:
             "sequence_number": self._next,
         }
         return b"event: error\ndata: %b\n\n" % msgspec.json.encode(told)
+
+
+class BackgroundShape(StreamShape, Protocol):
+    """How a response is written."""
+
+    def progress(self, progress: PromptProgress, /) -> bytes:
+        """The events that tell of it, possibly none."""
 
 
 class BackgroundResponses:
@@ -89,7 +96,7 @@ class BackgroundResponses:
         self._num_running += 1
         return self._leave
 
-    def start(self, response_id: str, generation: Generation, shape: StreamShape) -> None:
+    def start(self, response_id: str, generation: Generation, shape: BackgroundShape) -> None:
         """Write a response from here on. What its request holds, its place too, is given back at the end."""
         scope = request_scope()
         scope.generation, scope.is_background = generation, True
@@ -97,11 +104,12 @@ class BackgroundResponses:
         current_app.add_background_task(self._write, response_id, generation, shape, exits)
 
     async def _write(
-        self, response_id: str, generation: Generation, shape: StreamShape, exits: ExitStack
+        self, response_id: str, generation: Generation, shape: BackgroundShape, exits: ExitStack
     ) -> None:
+        stream = EventStream(generation, shape, (), ping_interval=math.inf, tell_progress=shape.progress)
         with exits:
             try:
-                async for events in EventStream(generation, shape, (), ping_interval=math.inf):
+                async for events in stream:
                     self._logs.append(response_id, events)
             finally:
                 generation.abort()

@@ -70,7 +70,7 @@ def _response_of(item_id: str, param: str) -> str:
 def _items_of(found: StoredResponse, param: str) -> list[Item]:
     """A whole conversation, with its answer."""
     response: dict[str, Any] = msgspec.json.decode(found.response)
-    if response["status"] == "in_progress":
+    if response["status"] in ("queued", "in_progress"):
         raise InvalidRequestError(
             f"{param}: the response {response['id']!r} is still being written; wait for its end", param=param
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,8 @@ from triolet.cluster.launcher_link import NoAnswer
 from triolet.errors import RequestError
 from triolet.web.generation import Generation
 from triolet.web.peers import do_everywhere
-from triolet.web.responses_log import EventLogs
+from triolet.web.responses_background import ReadPage
+from triolet.web.responses_log import EventLogs, EventPage
 from triolet.web.responses_store import ResponseStore, StoredResponse
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
@@ -27,6 +29,10 @@ __all__ = [
     "Running",
     "not_found",
 ]
+
+
+MAX_PIECE_BYTES = 1 << 16
+"""Of events that are sent at a time: of a reader that does not read no more is kept beside the log."""
 
 
 class ResponseNotFoundError(RequestError):
@@ -46,7 +52,7 @@ class ResponseOutOfReachError(RequestError):
 
 @dataclass(slots=True)
 class Running:
-    """A response that is being written. ``show(status)`` is what there is of it.
+    """A response that is being written. ``show()`` is what there is of it, ``show(status)`` if that ends it.
 
     ``is_stored``: it can be found, and is kept once it has ended, unless it is deleted before. What is
     written in the background is ended then: nobody would ever see it.
@@ -56,7 +62,7 @@ class Running:
     is_stored: bool
     generation: Generation
     items: Sequence[dict[str, Any]]
-    show: Callable[[str], dict[str, Any]]
+    show: Callable[..., dict[str, Any]]
     is_background: bool = False
 
     def as_stored(self, response: dict[str, Any]) -> StoredResponse:
@@ -75,12 +81,15 @@ class ResponseDirectory:
         self._engine = engine
         self.logs = EventLogs(settings.response_store_bytes)
         self._peers = settings.peers
+        self._is_leaving = settings.is_leaving
+        self._farewells = settings.farewells
         self._running: dict[str, Running] = {}
         settings.peers.answer(
             {
                 "find_response": self._find_here,
                 "delete_response": self._delete_here,
                 "cancel_response": self._cancel_here,
+                "read_response_events": self._read_here,
             }
         )
 
@@ -90,18 +99,28 @@ class ResponseDirectory:
         return self._store.is_off
 
     def begin(self, response_id: str, running: Running) -> Callable[[], None]:
-        """A response is written from here on; to be called when that has ended: what is returned."""
+        """A response is written from here on; to be called when that has ended: what is returned.
+
+        Where it is in the background, and its events are not kept, somebody will ask how it has ended.
+        """
         self._running[response_id] = running
+        if running.is_background and self.logs.find(response_id) is None:
+            self._farewells.owe(response_id)
 
         def end() -> None:
-            self._running.pop(response_id, None)
+            if self._running.pop(response_id, None) is not None:
+                self._farewells.tell(response_id)
 
         return end
 
     def keep(self, response: dict[str, Any]) -> bool:
         """A response that was written has ended like this; whether it is kept."""
-        running = self._running.pop(response["id"])
-        return running.is_stored and self._store.put(response["id"], running.as_stored(response))
+        response_id = response["id"]
+        running = self._running.pop(response_id)
+        is_kept = running.is_stored and self._store.put(response_id, running.as_stored(response))
+        if not (is_kept and self._is_leaving()):
+            self._farewells.tell(response_id)
+        return is_kept
 
     async def find(self, response_id: str, owner: str, *, param: str) -> StoredResponse:
         """Raises :class:`ResponseNotFoundError` with ``param``."""
@@ -124,13 +143,40 @@ class ResponseDirectory:
         answers = await do_everywhere(self._peers, "cancel_response", self._cancel_here, response_id, owner)
         return _stored(response_id, answers, "response_id")
 
+    async def events(self, response_id: str, owner: str) -> ReadPage | None:
+        """How to read the events of a response that was found, here or elsewhere; None if nobody has them.
+
+        They are lost where the server that has them gives no answer any more.
+        """
+        log = self.logs.find(response_id)
+        if log is not None:
+            return partial(log.page, max_bytes=MAX_PIECE_BYTES)
+
+        async def read(start: int, seconds: float) -> EventPage:
+            answers = await self._peers.call_peers(
+                "read_response_events", response_id, owner, start, seconds, seconds=seconds
+            )
+            return next((EventPage(*answer) for answer in answers if answer), EventPage([], True, True))
+
+        return None if (await read(0, 0.0)).is_lost else read
+
+    async def _read_here(self, response_id: str, owner: str, start: int, seconds: float) -> list[Any] | None:
+        """Events of a response, which another server can be sent."""
+        log = self.logs.find(response_id)
+        if log is None or await self._find_here(response_id, owner) is None:
+            return None
+        return list(await log.page(start, seconds, MAX_PIECE_BYTES))
+
     async def _find_here(self, response_id: str, owner: str) -> list[Any] | None:
         """Owner, response and items: plain values, which another server can be sent."""
         running = self._stored_running(response_id, owner)
         if running is not None:
-            return _plain(running.as_stored(running.show("in_progress")))
+            return _plain(running.as_stored(running.show()))
         stored = self._store.find(response_id, owner)
-        return None if stored is None else _plain(stored)
+        if stored is None:
+            return None
+        self._farewells.tell(response_id)
+        return _plain(stored)
 
     async def _delete_here(self, response_id: str, owner: str) -> bool:
         running = self._stored_running(response_id, owner)

@@ -38,6 +38,7 @@ __all__ = [
     "ResponseFailed",
     "ResponseInProgress",
     "ResponseIncomplete",
+    "ResponseQueued",
     "StreamError",
 ]
 
@@ -58,8 +59,12 @@ class ResponseCreated(OfResponse, tag="response.created"):
     """The first event."""
 
 
+class ResponseQueued(OfResponse, tag="response.queued"):
+    """The second event of one that is written in the background."""
+
+
 class ResponseInProgress(OfResponse, tag="response.in_progress"):
-    """The second event."""
+    """The second event of any other, and of such a one the first once something was computed for it."""
 
 
 class ResponseCompleted(OfResponse, tag="response.completed"):
@@ -162,6 +167,7 @@ class StreamError(Numbered, tag="error"):
 
 ResponseEvent = (
     ResponseCreated
+    | ResponseQueued
     | ResponseInProgress
     | OutputItemAdded
     | ContentPartAdded

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import islice
+from typing import NamedTuple
 
 import anyio
 
-__all__ = ["EventLog", "EventLogs"]
+__all__ = ["EventLog", "EventLogs", "EventPage"]
 
 _BLANK = b"\n\n"
 _EVENT_BYTES = 64
@@ -35,6 +36,13 @@ class EventLog:
                 return self.events[start:number]
         return self.events[start:]
 
+    async def page(self, start: int, seconds: float, max_bytes: int) -> EventPage:
+        """The events from number ``start`` on that fit, for which it waits so long where there are none."""
+        with anyio.move_on_after(seconds):
+            await self.wait(start)
+        events = self.read(start, max_bytes)
+        return EventPage(events, self.is_ended and start + len(events) >= len(self.events), self.is_lost)
+
     def append(self, event: bytes) -> None:
         self.events.append(event)
         self._tell()
@@ -58,6 +66,14 @@ class EventLog:
     def _tell(self) -> None:
         self._news.set()
         self._news = anyio.Event()
+
+
+class EventPage(NamedTuple):
+    """Some events of a log. ``is_last``: nothing follows. ``is_lost``: they have made room for others."""
+
+    events: list[bytes]
+    is_last: bool
+    is_lost: bool
 
 
 class EventLogs:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from triolet.errors import InvalidRequestError
+from triolet.request import RequestOptions
 from triolet.sampling_params import MAX_COUNT
 from triolet.web.fields import RESPONSES_NEUTRAL
 from triolet.web.schema import ChatBody, CommonBody
@@ -132,6 +134,11 @@ class ResponsesBody(CommonBody, kw_only=True):
                     f"only tools of type 'function' are served, got {tool.type!r:.60}; describe it as a "
                     "function, and run it yourself",
                 )
+
+    def options(self, caller: str, timeout: float | None = None, rank: int | None = None) -> RequestOptions:
+        options = CommonBody.options(self, caller, timeout, rank)
+        # Whoever polls is to see when it is no longer queued.
+        return replace(options, reports_prompt_progress=bool(self.background))
 
     @property
     def has_logprobs(self) -> bool:

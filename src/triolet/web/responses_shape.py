@@ -15,7 +15,7 @@ from quart import Response
 from triolet.errors import TrioletError
 from triolet.request import FinishReason
 from triolet.web.answer import AnswerHead, json_response
-from triolet.web.generation import Delta, Usage
+from triolet.web.generation import Delta, PromptProgress, Usage
 from triolet.web.responses_output import Event, OutputItems
 from triolet.web.responses_schema import ResponsesBody
 
@@ -65,7 +65,7 @@ class ResponseShape:
     """How a response is written, streamed and not.
 
     ``on_end`` is given the response once it has ended, before the last of it goes out, and says whether it is
-    kept.
+    kept. One that ``is_queued`` is in progress from the first news of it on.
     """
 
     def __init__(
@@ -75,25 +75,33 @@ class ResponseShape:
         clock: Callable[[], float],
         *,
         on_end: Callable[[dict[str, Any]], bool],
+        is_queued: bool = False,
     ) -> None:
         self._head = head
         self._output = output
         self._clock = clock
         self._on_end = on_end
+        self._status = "queued" if is_queued else "in_progress"
         self._last: Delta | None = None
         self._num_events = 0
 
     def opening(self) -> bytes:
-        response = self.response("in_progress")
+        response = self.response()
         return self._encode(
             [
                 {"type": "response.created", "response": response},
-                {"type": "response.in_progress", "response": response},
+                {"type": f"response.{self._status}", "response": response},
             ]
         )
 
+    def progress(self, _progress: PromptProgress) -> bytes:
+        """Something of the prompt has been computed."""
+        return self._leave_queue()
+
     def chunks(self, delta: Delta) -> bytes:
-        return self._encode(self._take(delta))
+        # What ends in the queue was never in progress.
+        begun = self._leave_queue() if delta.num_tokens else b""
+        return begun + self._encode(self._take(delta))
 
     def closing(self, usage: Usage) -> bytes:
         status, _ = self._ending
@@ -122,11 +130,12 @@ class ResponseShape:
         return json_response(self._ended(self._ending[0], usage=usage))
 
     def response(
-        self, status: str, *, usage: Usage | None = None, error: dict[str, Any] | None = None
+        self, status: str | None = None, *, usage: Usage | None = None, error: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The response with what there is of it."""
+        """The response with what there is of it, as one that is still written unless ``status`` is told."""
+        status = status or self._status
         reason = self._ending[1] if status == "incomplete" else None
-        item_status = "in_progress" if status == "in_progress" else "incomplete"
+        item_status = "in_progress" if status == self._status else "incomplete"
         return self._head | {
             "status": status,
             "error": error,
@@ -137,6 +146,12 @@ class ResponseShape:
             "seed": None if self._last is None else self._last.seed,
             "stop_reason": None if self._last is None else self._last.stop_reason,
         }
+
+    def _leave_queue(self) -> bytes:
+        if self._status != "queued":
+            return b""
+        self._status = "in_progress"
+        return self._encode([{"type": "response.in_progress", "response": self.response()}])
 
     def _take(self, delta: Delta) -> list[Event]:
         self._last = delta

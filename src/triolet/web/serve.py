@@ -28,6 +28,7 @@ from triolet.web.app import create_app, unread_refusals
 from triolet.web.auth import key_option
 from triolet.web.console import write_line
 from triolet.web.errors import refuse_late
+from triolet.web.farewells import Farewells
 from triolet.web.http_server import GRACEFUL_SECONDS, serve_http
 from triolet.web.listener import address_url, listen
 from triolet.web.middleware import OpenRequests
@@ -40,8 +41,8 @@ __all__ = ["Server", "serve", "settle_memory"]
 
 logger = logging.getLogger("triolet.web")
 
-FLUSH_SECONDS = 2.0
-"""How long the last events of requests that were ended may take to be written."""
+FLUSH_SECONDS = 2.5
+"""How long the last events of requests that were ended may take to be written, and whoever polls to ask."""
 ENGINE_STOP_SECONDS = 10.0
 GC_THRESHOLD = 10_000
 """New objects before the collector looks for cycles: requests make many, and few cycles."""
@@ -107,7 +108,10 @@ class Server:
         self._exit_now = exit_now
         self._obeys_signals = obeys_signals
         self._is_leaving = False
-        app = create_app(engine, args, is_leaving=lambda: self._is_leaving, peers=peers)
+        self._farewells = Farewells()
+        app = create_app(
+            engine, args, is_leaving=lambda: self._is_leaving, peers=peers, farewells=self._farewells
+        )
         self._tracing = open_tracing(args)
         self._refusals = unread_refusals(app, args) if self._tracing is None else None
         if self._tracing is not None:
@@ -178,6 +182,7 @@ class Server:
     async def _close(self) -> None:
         """Close HTTP, then the engine; what does not close in time is left to the end of the process."""
         with anyio.move_on_after(FLUSH_SECONDS):
+            await self._farewells.wait_told()
             await self._requests.wait_idle()
         self._requests.disconnect_all()
         self._must_close_http.set()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triolet.web.farewells import Farewells
 from triolet.web.peers import NoPeers, Peers
 
 __all__ = ["WebSettings"]
@@ -19,8 +20,8 @@ class WebSettings:
     those that control the engine are shut.
 
     ``is_leaving`` tells whether the server is about to go: ``/ready`` is off from then on, and what is ended
-    early is answered with an error. ``peers`` are the other servers of the same engines. ``has_page``: people
-    find a page at ``/``.
+    early is answered with an error. ``farewells`` are what it is to wait for then. ``peers`` are the other
+    servers of the same engines. ``has_page``: people find a page at ``/``.
     """
 
     api_key: str | None = field(default=None, repr=False)
@@ -35,3 +36,4 @@ class WebSettings:
     clock: Callable[[], float] = time.time
     is_leaving: Callable[[], bool] = lambda: False
     peers: Peers = field(default_factory=NoPeers)
+    farewells: Farewells = field(default_factory=Farewells)

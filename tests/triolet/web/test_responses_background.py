@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from tests.triolet.web.responses import PATH, events_of_stream, fold
 from tests.triolet.web.serving import Running, read_until, request_bytes, serving
 
 from triolet.errors import EngineGenerateError, OverloadedError
-from triolet.web.responses_background import MAX_PIECE_BYTES, BackgroundResponses, LogReader
+from triolet.web.responses_background import BackgroundResponses, LogReader
+from triolet.web.responses_directory import MAX_PIECE_BYTES
 from triolet.web.responses_log import EventLog, EventLogs
 
 pytestmark = pytest.mark.anyio
 BODY = {"input": "hi", "background": True}
+
+
+def reader_of(log: EventLog, *, ping_interval: float) -> LogReader:
+    return LogReader(partial(log.page, max_bytes=MAX_PIECE_BYTES), 0, ping_interval=ping_interval)
 
 
 async def begun(running: Running, **fields: Any) -> dict[str, Any]:
@@ -32,7 +38,7 @@ async def ended(running: Running, response_id: str) -> dict[str, Any]:
     with anyio.fail_after(20):
         while True:
             response: dict[str, Any] = (await running.client.get(f"{PATH}/{response_id}")).json()
-            if response["status"] != "in_progress":
+            if response["status"] not in ("queued", "in_progress"):
                 return response
             await anyio.sleep(0.01)
 
@@ -40,7 +46,7 @@ async def ended(running: Running, response_id: str) -> dict[str, Any]:
 async def test_a_response_is_written_while_nobody_waits(anyio_backend_name: str) -> None:
     async with serving(FakeEngine(hold_at=5), anyio_backend_name) as running:
         first = await begun(running)
-        assert (first["status"], first["background"], first["store"]) == ("in_progress", True, True)
+        assert (first["status"], first["background"], first["store"]) == ("queued", True, True)
         await running.engine.wait_held()
         seen = (await running.client.get(f"{PATH}/{first['id']}")).json()
         assert (seen["status"], seen["output"][0]["content"][0]["text"]) == ("in_progress", REPLY[:5])
@@ -84,6 +90,43 @@ async def test_a_reader_may_leave_and_come_again(anyio_backend_name: str) -> Non
     assert fold(whole) == whole[-1]["response"]["output"]
     assert whole[-1]["response"] == kept
     assert nothing.text == ""
+
+
+async def test_it_is_queued_until_something_is_computed_for_it(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(hold_at=0), anyio_backend_name) as running:
+        first = await begun(running)
+        path = f"{PATH}/{first['id']}"
+        seen = (await running.client.get(path)).json()
+        assert (first["status"], seen["status"], seen["output"]) == ("queued", "queued", [])
+        refused = await running.client.post(PATH, json={"input": "a", "previous_response_id": first["id"]})
+        assert "still being written" in refused.json()["error"]["message"]
+        streamed = await running.client.post(f"{path}/cancel")
+        assert streamed.json()["status"] == "cancelled"
+        assert (await ended(running, first["id"]))["status"] == "cancelled"
+        async with running.client.stream("POST", PATH, json=BODY | {"stream": True}) as answer:
+            await running.engine.wait_open(1)
+            running.engine.release()
+            events = events_of_stream((await answer.aread()).decode())
+    kinds = [event["type"] for event in events]
+    assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
+    assert [event["response"]["status"] for event in events[:3]] == ["queued", "queued", "in_progress"]
+    assert kinds.count("response.in_progress") == 1
+    assert all(options["options"].reports_prompt_progress for _, _, options in running.engine.submitted)
+
+
+async def test_one_that_ends_in_the_queue_was_never_in_progress(anyio_backend_name: str) -> None:
+    async with (
+        serving(FakeEngine(hold_at=0), anyio_backend_name) as running,
+        running.client.stream("POST", PATH, json=BODY | {"stream": True}) as answer,
+    ):
+        await running.engine.wait_open(1)
+        ((_, _, options),) = running.engine.submitted
+        assert (await running.client.post(f"{PATH}/{options['request_id']}/cancel")).is_success
+        events = events_of_stream((await answer.aread()).decode())
+    kinds = [event["type"] for event in events]
+    assert "response.in_progress" not in kinds
+    assert kinds[-1] == "response.incomplete"
+    assert events[-1]["response"]["status"] == "cancelled"
 
 
 async def test_cancelling_ends_it_with_what_there_is(anyio_backend_name: str) -> None:
@@ -133,6 +176,33 @@ async def test_a_server_that_leaves_ends_it(anyio_backend_name: str) -> None:
     assert running.engine.num_open == 0
 
 
+async def test_whoever_polls_hears_of_its_end_before_the_server_has_left(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(hold_at=5), anyio_backend_name) as running:
+        first = await begun(running)
+        await running.engine.wait_held()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(running.server.drain)
+            last = await ended(running, first["id"])
+            with anyio.fail_after(2):  # nobody else is waited for
+                await running.is_over.wait()
+    assert (last["status"], last["error"]["code"]) == ("failed", "server_error")
+    assert "shutting down" in last["error"]["message"]
+
+
+async def test_one_gets_the_time_that_others_get(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(hold_at=5), anyio_backend_name, shutdown_timeout=20.0) as running:
+        first = await begun(running)
+        await running.engine.wait_held()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(running.server.drain)
+            while (await running.client.get("/ready")).is_success:
+                pass
+            assert (await running.client.get(f"{PATH}/{first['id']}")).json()["status"] == "in_progress"
+            running.engine.release()
+            last = await ended(running, first["id"])
+    assert last["status"] == "completed"
+
+
 async def test_it_counts_for_its_key_until_it_ends(anyio_backend_name: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("alice a1 max_concurrent_requests=1\n")
@@ -177,7 +247,7 @@ async def test_one_that_nobody_could_see_is_refused(
 async def test_a_reader_is_pinged_and_told_what_is_lost() -> None:
     logs = EventLogs(1000)
     log = logs.open("a")
-    reader = LogReader(log, 0, ping_interval=0.0)
+    reader = reader_of(log, ping_interval=0.0)
     assert await anext(reader) == b": ping\n\n"
     logs.append("a", b"data: 0\n\n")
     assert await anext(reader) == b"data: 0\n\n"
@@ -191,7 +261,7 @@ async def test_a_reader_is_pinged_and_told_what_is_lost() -> None:
 async def test_a_reader_hears_at_once_that_there_is_nothing_yet() -> None:
     """Its answer has begun, though the next event may be long in coming."""
     with anyio.fail_after(5):
-        assert await anext(LogReader(EventLog(), 0, ping_interval=60.0)) == b": ping\n\n"
+        assert await anext(reader_of(EventLog(), ping_interval=60.0)) == b": ping\n\n"
 
 
 async def test_a_reader_is_given_no_more_than_a_piece_at_a_time() -> None:
@@ -199,7 +269,7 @@ async def test_a_reader_is_given_no_more_than_a_piece_at_a_time() -> None:
     for _ in range(3):
         log.append(b"x" * (MAX_PIECE_BYTES // 2))
     log.end()
-    pieces = [piece async for piece in LogReader(log, 0, ping_interval=1.0)]
+    pieces = [piece async for piece in reader_of(log, ping_interval=1.0)]
     assert list(map(len, pieces)) == [MAX_PIECE_BYTES, MAX_PIECE_BYTES // 2]
 
 
@@ -216,4 +286,4 @@ async def test_a_reader_of_an_empty_log_ends_with_it() -> None:
     log = EventLog()
     log.end()
     with pytest.raises(StopAsyncIteration):
-        await anext(LogReader(log, 0, ping_interval=1.0))
+        await anext(reader_of(log, ping_interval=1.0))

@@ -24,7 +24,7 @@ def directory_with_a_response(*, has_ended: bool = True) -> ResponseDirectory:
     response: dict[str, Any] = {"id": "resp_1", "output": [ANSWERED]}
     generation: Any = None
     directory.begin(
-        "resp_1", Running("me", True, generation, [SAID], lambda status: response | {"status": status})
+        "resp_1", Running("me", True, generation, [SAID], lambda: response | {"status": "in_progress"})
     )
     if has_ended:
         directory.keep(response | {"status": "completed"})

@@ -1,4 +1,4 @@
-"""Responses of several servers: each is found, cancelled and deleted from any of them."""
+"""Responses of several servers: each is found, read, cancelled and deleted from any of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 
 from triolet.cluster.launcher_link import NoAnswer
 from triolet.sampling_params import RequestOutputKind, SamplingParams
 from triolet.statistics import EngineState
+from triolet.web.farewells import Farewells
 from triolet.web.generation import Generation
 from triolet.web.responses_directory import (
     ResponseDirectory,
@@ -20,6 +22,7 @@ from triolet.web.responses_directory import (
     ResponseOutOfReachError,
     Running,
 )
+from triolet.web.responses_log import EventPage
 from triolet.web.settings import WebSettings
 
 pytestmark = pytest.mark.anyio
@@ -54,10 +57,14 @@ def paired_directories(
     return pair[0], pair[1], engine
 
 
+def show(status: str = "in_progress") -> dict[str, Any]:
+    return {"id": "r1", "status": status}
+
+
 async def running(engine: FakeEngine, *, is_stored: bool = True) -> Running:
     params = SamplingParams(max_tokens=9, output_kind=RequestOutputKind.DELTA)
     generation = Generation([await engine.submit("hi", params, request_id="r1")])
-    return Running("me", is_stored, generation, [], lambda status: {"id": "r1", "status": status})
+    return Running("me", is_stored, generation, [], show)
 
 
 async def found(directory: ResponseDirectory, owner: str = "me") -> Any:
@@ -134,3 +141,64 @@ async def test_one_that_may_be_where_no_answer_comes_from_is_not_said_to_be_nowh
         with pytest.raises(ResponseOutOfReachError, match=r"'r1' is not here.*: its answer is too long"):
             await ask("r1", "me")
     end()
+
+
+async def test_events_are_read_from_everywhere_but_by_their_owner_alone() -> None:
+    here, there, engine = paired_directories()
+    log = here.logs.open("r1")
+    end = here.begin("r1", await running(engine))
+    here.logs.append("r1", b"data: 0\n\n")
+    assert await there.events("r1", "you") is None
+    near, far = await here.events("r1", "me"), await there.events("r1", "me")
+    assert near is not None
+    assert far is not None
+    for read in (near, far):
+        assert await read(0, 1.0) == EventPage([b"data: 0\n\n"], False, False)
+        assert await read(1, 0.0) == EventPage([], False, False)
+    async with anyio.create_task_group() as tasks:
+        pages: list[EventPage] = []
+
+        async def wait_for_more() -> None:
+            pages.append(await far(1, 20.0))
+
+        tasks.start_soon(wait_for_more)
+        await anyio.wait_all_tasks_blocked()
+        log.append(b"data: 1\n\n")
+    assert pages == [EventPage([b"data: 1\n\n"], False, False)]
+    log.end()
+    assert await far(1, 20.0) == EventPage([b"data: 1\n\n"], True, False)
+    await there.delete("r1", "me")
+    for read in (near, far):
+        assert await read(0, 20.0) == EventPage([], True, True)
+    end()
+
+
+async def test_events_that_nobody_has_are_not_read() -> None:
+    here, there, engine = paired_directories()
+    end = here.begin("r1", await running(engine))
+    assert await here.events("r1", "me") is None
+    assert await there.events("r1", "me") is None
+    end()
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_what_ends_while_the_server_leaves_is_owed_until_somebody_asks(is_leaving: bool) -> None:
+    engine, farewells = FakeEngine(hold_at=1), Farewells()
+    engine.state = EngineState.READY
+    directory = ResponseDirectory(engine, WebSettings(farewells=farewells, is_leaving=lambda: is_leaving))
+    entry = await running(engine)
+    entry.is_background = True
+    end = directory.begin("r1", entry)
+    await found(directory)
+    assert await is_owed(farewells)
+    directory.keep({"id": "r1", "status": "failed"})
+    end()
+    assert await is_owed(farewells) == is_leaving
+    await found(directory)
+    assert not await is_owed(farewells)
+
+
+async def is_owed(farewells: Farewells) -> bool:
+    with anyio.move_on_after(0) as scope:
+        await farewells.wait_told()
+    return scope.cancelled_caught

@@ -34,7 +34,7 @@ async def test_all_kinds_of_events(anyio_backend_name: str) -> None:
             streams.append(check_documented(await running.client.post(PATH, json=body)))
 
         await ask(BODY)
-        await ask(BODY | {"max_output_tokens": 9})
+        await ask(BODY | {"max_output_tokens": 9, "background": True})
         engine.release(3)
         group.start_soon(ask, BODY)
         await engine.wait_held()
