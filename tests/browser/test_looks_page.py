@@ -164,6 +164,24 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(phone: Page, engine: To
         phone.find(f"#toggle-{name}").click()
 
 
+def test_a_phone_wastes_no_line(phone: Page) -> None:
+    """What belongs in one line is in one, and a number stays beside its unit."""
+    heights = (
+        "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBoundingClientRect())"
+        ".filter((box) => box.height).map((box) => [box.top + box.height / 2, box.height])"
+    )
+    for css in ("header > *", "nav > a", ".toolbar > button"):
+        middles, sizes = zip(*phone.run(heights, css), strict=True)
+        assert max(middles) - min(middles) < 4, css
+        assert max(sizes) < 48, css
+    phone.open("#engine")
+    row = (
+        "const row = document.querySelector('#latencies tr'); row.cells[0].textContent = 'x';"
+        "for (const cell of [...row.cells].slice(1)) cell.textContent = '123.4 ms'; return row.offsetHeight"
+    )
+    assert phone.run(row) < 48
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_light_and_dark_can_be_read(page: Page, engine: ToldEngine, scheme: str) -> None:
     other = next(name for name in SCHEMES if name != scheme)
