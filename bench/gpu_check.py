@@ -106,8 +106,9 @@ class Check:
         equality(self.figures, self.ops, self.device, self.dtype, is_tiny=self.is_tiny)
         reference = select_ops(self.device, is_reference=True)
         for name, ops in {"kernels": self.ops, "reference": reference}.items():
-            with self.figures.section("equality"):
-                self._compare_tokens(name, self._model(MODELS["tiny"], 2**22, ops=ops))
+            for tiny in ("tiny", "tiny mixture"):
+                with self.figures.section("equality"):
+                    self._compare_tokens(f"{name}, {tiny}", self._model(MODELS[tiny], 2**22, ops=ops))
 
     def _compare_tokens(self, name: str, model: RandomModel) -> None:
         """Three sequences, of which a graph computes four: in the ways in which they may be run."""
@@ -130,14 +131,14 @@ class Check:
     # ------------------------------------------------------------------ whole models
 
     def measure_models(self) -> None:
-        names = ["tiny"] if self.is_tiny else ["Qwen3 4B", "Llama 3 8B"]
+        names = ["Qwen3 4B", "Llama 3 8B", "a quarter of Qwen3 30B A3B"]
+        names = ["tiny", "tiny mixture"] if self.is_tiny else names
         for index, name in enumerate(names):
             with self.figures.section("models", at_least=40.0 if not self.is_tiny else 0.0) as has_time:
                 if has_time:
-                    # The second model has what the first has left of the time.
-                    self._measure_model(name, until=0.4 if index + 1 < len(names) else 0.03)
+                    # Each model has what those before have left of the time.
+                    self._measure_model(name, until=(0.5, 0.25, 0.03)[index])
                 self._free()
-        self.figures.add("models", "a mixture of experts", "not among the models yet")
 
     def _model(self, config: Any, cache_bytes: int, *, ops: Ops | None = None) -> RandomModel:
         return RandomModel(
@@ -184,7 +185,7 @@ class Check:
             runner.launch(plan)()
             taken.append(time.perf_counter() - started)
         config, seconds = model.config, sorted(taken)[1]
-        operations = 2 * num_tokens * (num_parameters(config) - config.vocab_size * config.hidden_size)
+        operations = 2 * num_tokens * (num_parameters(config, 1) - config.vocab_size * config.hidden_size)
         operations += 2 * config.num_layers * config.num_heads * config.head_dim * num_tokens**2
         share = operations / seconds / self.ceilings[1]
         case = f"prefill of {num_tokens}"
@@ -199,7 +200,7 @@ class Check:
         started = time.perf_counter()
         in_launch = run_steps(runner, batch, num_steps)
         seconds = (time.perf_counter() - started) / num_steps
-        num_bytes = model.weight_bytes + model.cache_bytes_of(size, context)
+        num_bytes = model.weight_bytes_of(size) + model.cache_bytes_of(size, context)
         share = num_bytes / self.ceilings[0] / seconds
         goal = DECODE_GOAL if size <= GOAL_BATCH else None
         case = f"decode, {size} × {context}"

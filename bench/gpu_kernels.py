@@ -137,6 +137,7 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
         yield f"linear, {kind}", partial(_quantised_linear, rows_of_x, blocks, inputs.dtype)
     for scheme in ("int8", "fp8"):
         yield f"linear, 8 bits, {scheme}", partial(_scaled_linear, x, matrix, scheme, inputs.dtype)
+    yield "route, sum_experts", partial(_routed, x, inputs(4 if is_tiny else 128, hidden))
     yield "expert_linear", partial(_experts, inputs, 4 if is_tiny else 64, is_tiny)
     yield from _attention_cases(inputs, is_tiny)
     yield from drawing_equality(inputs, 3 if is_tiny else 64, 300 if is_tiny else 151_936)
@@ -170,8 +171,12 @@ def _scaled_linear(x: Tensor, matrix: Tensor, scheme: str, dtype: torch.dtype, o
 
 
 def _experts(inputs: Inputs, num_tokens: int, is_tiny: bool, ops: Ops) -> list[Tensor]:
-    call = experts_call(Inputs(inputs.device, inputs.dtype), ops, num_tokens, is_tiny=is_tiny)
-    return [call.run()]
+    return [experts_call(Inputs(inputs.device, inputs.dtype), ops, num_tokens, is_tiny=is_tiny).run()]
+
+
+def _routed(x: Tensor, router: Tensor, ops: Ops) -> list[Tensor]:
+    routing = ops.route(x, ops.pack_router(router), 2, is_normalized=False)
+    return [ops.sum_experts(ops.take_rows(x, routing.tokens), routing)]
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,7 @@ def experts_call(inputs: Inputs, ops: Ops, num_tokens: int, *, is_tiny: bool) ->
     counts = torch.cat(chosen).bincount(minlength=num_experts)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int().to(inputs.device)
     x = inputs(num_tokens * each, size_in)
-    packed = ops.pack_experts(weight, inputs.dtype)
+    packed = ops.pack_experts(list(weight), inputs.dtype)
     num_weights = int((counts > 0).sum()) * size_in * size_out
     return ExpertsCall(
         lambda: ops.expert_linear(x, packed, starts),

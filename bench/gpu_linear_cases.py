@@ -15,6 +15,7 @@ from triolet_kernels.gpu.experts import ExpertKernels, PackedExperts
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear import LinearKernels, PackedLinear
 from triolet_kernels.gpu.quantized_weight import PackedCodes
+from triolet_kernels.gpu.routing import RoutingKernels
 from triolet_kernels.gpu.scaled_linear import PackedScaled, ScaledLinearKernels
 
 __all__ = ["linear_cases"]
@@ -82,11 +83,22 @@ def _dense_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]
     mixture = PackedExperts(_empty(128, 1536, 2048))
     starts = _empty(129, dtype=torch.int32)
     for num_rows in (64, 8192):
-        x, factors = _empty(num_rows, 2048), _empty(num_rows, dtype=torch.float32)
-        yield (
-            f"128 experts, {num_rows} rows",
-            lambda x=x, f=factors: experts.expert_linear(x, mixture, starts, f),  # type: ignore[misc]
-        )
+        x = _empty(num_rows, 2048)
+        yield f"128 experts, {num_rows} rows", lambda x=x: experts.expert_linear(x, mixture, starts)  # type: ignore[misc]
+    yield from _routing_cases(device)
+
+
+def _routing_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:
+    routing = RoutingKernels(device)
+
+    def start(num_experts: int, num_chosen: int, is_normalized: bool) -> object:
+        logits = _empty(48, num_experts, dtype=torch.float32)
+        routed = routing.route(logits, num_chosen, is_normalized=is_normalized)
+        return routing.sum_experts(_empty(48 * num_chosen, 2048), routed)
+
+    yield "2 of 8 experts are chosen", lambda: start(8, 2, True)
+    yield "8 of 128 experts are chosen", lambda: start(128, 8, True)
+    yield "8 of 64 experts are chosen, not normalised", lambda: start(64, 8, False)
 
 
 def _scaled_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:

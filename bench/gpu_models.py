@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet.args import EngineArgs
-from triolet.models.config import ModelConfig, RopeConfig
+from triolet.models.config import ExpertsConfig, ModelConfig, RopeConfig
 from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
 from triolet.models.registry import model_type
@@ -58,17 +58,35 @@ MODELS: Mapping[str, ModelConfig] = {
         "qwen3", vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_layers=36, num_heads=32,
         num_kv_heads=8, head_dim=128, rms_norm_eps=1e-6, theta=1e6, has_qk_norm=True, is_embedding_tied=True,
     ),
+    "a quarter of Qwen3 30B A3B": _config(
+        "qwen3_moe", vocab_size=151936, hidden_size=2048, intermediate_size=768, num_layers=12, num_heads=32,
+        num_kv_heads=4, head_dim=128, rms_norm_eps=1e-6, theta=1e6, has_qk_norm=True,
+        experts=ExpertsConfig(count=128, num_chosen=8, is_normalized=True),
+    ),
     "tiny": _config(
         "llama", vocab_size=300, hidden_size=64, intermediate_size=96, num_layers=2, num_heads=4,
         num_kv_heads=2, head_dim=16, rms_norm_eps=1e-5, theta=10_000.0,
     ),
+    "tiny mixture": _config(
+        "mixtral", vocab_size=300, hidden_size=64, intermediate_size=32, num_layers=2, num_heads=4,
+        num_kv_heads=2, head_dim=16, rms_norm_eps=1e-5, theta=10_000.0,
+        experts=ExpertsConfig(count=4, num_chosen=2, is_normalized=True),
+    ),
 }  # fmt: skip
 
 
-def num_parameters(config: ModelConfig) -> int:
-    """Weights of matrices that a token is multiplied with: the embedding only as the output projection."""
+def num_parameters(config: ModelConfig, num_tokens: int | None = None) -> int:
+    """Weights of matrices that a token may be multiplied with: the embedding only as the output projection.
+
+    With ``num_tokens``, those that so many are multiplied with on average, if all experts are equally likely.
+    """
     shapes = model_type(config.architecture).shapes(config)
-    total = sum(shape[0] * shape[1] for shape in shapes.values() if len(shape) == 2)
+    sizes = {name: shape[0] * shape[1] for name, shape in shapes.items() if len(shape) == 2}
+    in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    total = sum(sizes.values())
+    if config.experts is not None and num_tokens is not None:
+        share_missed = (1 - config.experts.num_chosen / config.experts.count) ** num_tokens
+        total -= int(in_experts * share_missed)
     return total if config.is_embedding_tied else total - config.vocab_size * config.hidden_size
 
 
@@ -250,9 +268,9 @@ class RandomModel:
         """What a decode step reads of the KV cache."""
         return batch * context * self.bytes_per_block // BLOCK_SIZE
 
-    @property
-    def weight_bytes(self) -> int:
-        return num_parameters(self.config) * self.dtype.itemsize
+    def weight_bytes_of(self, batch: int) -> int:
+        """What a decode step reads of the weights."""
+        return num_parameters(self.config, batch) * self.dtype.itemsize
 
     def prefill_plan(self, num_tokens: int) -> StepPlan:
         """One prompt, in one step."""

@@ -42,7 +42,7 @@ X86_VARIANTS: Mapping[str, str] = {
     "avx2": AVX2_FLAGS,
     "portable": "",
 }
-ONLY_PORTABLE = ("cpuid", "embedding", "plain_attention", "program", "rows", "sources", "team")
+ONLY_PORTABLE = ("cpuid", "embedding", "experts", "plain_attention", "program", "rows", "sources", "team")
 WITH_TILES = ("attention", "dense_linear", "tile_linear")
 ONLY_TILES = ("tile_linear",)
 

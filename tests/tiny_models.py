@@ -77,17 +77,33 @@ TINY_MODELS: Mapping[str, Factory] = {
         layer_types=["full_attention", "sliding_attention"],
         query_pre_attn_scalar=18,
     ),
+    "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
+        **SIZES | {"head_dim": 32},
+        moe_intermediate_size=64,
+        num_experts=8,
+        num_experts_per_tok=3,
+        norm_topk_prob=True,
+    ),
+    "qwen3-moe-odd": lambda: transformers.Qwen3MoeConfig(
+        **ODD_SIZES | {"head_dim": 10}, moe_intermediate_size=21, num_experts=5, num_experts_per_tok=2
+    ),
 }
 """Configs by name. Windows are shorter than the prompts of the tests."""
 
-GGUF_MODELS = ("llama2", "llama-tied", "qwen2", "qwen3", "gemma3")
+GGUF_MODELS = ("llama2", "llama-tied", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3-moe")
 """Those whose rows are whole blocks of Q8_0 and which GGUF can say everything about."""
+
+
+GGUF_ARCHITECTURES = {"gemma3_text": "gemma3", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+"""Those that GGUF has other names for."""
 
 
 def build_tiny_model(name: str) -> Any:
     """The model, float32, for attention computed step by step."""
     config = TINY_MODELS[name]()
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     auto_class: Any = transformers.AutoModelForCausalLM
     model = auto_class.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(sum(name.encode()))
@@ -115,7 +131,7 @@ def save_gguf(model: Any, path: Path, kind: str) -> dict[str, Tensor]:
     → the Hugging Face state dict that the file stands for, i.e. after the rounding of ``kind``.
     """
     config = model.config
-    architecture = {"gemma3_text": "gemma3"}.get(config.model_type, config.model_type)
+    architecture = GGUF_ARCHITECTURES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     _write_metadata(writer, config, architecture)
     names = gguf.get_tensor_name_map(_model_arch(architecture), config.num_hidden_layers)
@@ -123,6 +139,9 @@ def save_gguf(model: Any, path: Path, kind: str) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         base, _, ending = name.rpartition(".")
         values = parameter.detach().clone()
+        if ".experts." in name:
+            stored[name] = _write_experts(writer, name, values, kind)
+            continue
         if architecture == "gemma3" and "norm" in name:
             values += 1.0
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
@@ -170,6 +189,11 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_rope_dimension_count(head_dim)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
+    if architecture in ("llama", "qwen3moe") and (num_experts := getattr(config, "num_experts", 0)):
+        writer.add_expert_count(num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if architecture == "qwen3moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "gemma3":
         writer.add_sliding_window(config.sliding_window)
         writer.add_attention_scale(config.query_pre_attn_scalar**-0.5)
@@ -185,6 +209,21 @@ def _write_tensor(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str)
     blocks = gguf.quants.quantize(array, quant)
     writer.add_tensor(name, blocks, raw_dtype=quant)
     return torch.from_numpy(gguf.quants.dequantize(blocks, quant))
+
+
+def _write_experts(writer: gguf.GGUFWriter, name: str, values: Tensor, kind: str) -> Tensor:
+    """Write what is one tensor for all experts in ``transformers``, gates and ups stacked, as GGUF has it."""
+    prefix = f"blk.{name.split('.')[2]}"
+    if name.endswith("down_proj"):
+        return _write_tensor(writer, f"{prefix}.ffn_down_exps.weight", values, kind)
+    gates, ups = values.chunk(2, dim=1)
+    return torch.cat(
+        [
+            _write_tensor(writer, f"{prefix}.ffn_gate_exps.weight", gates, kind),
+            _write_tensor(writer, f"{prefix}.ffn_up_exps.weight", ups, kind),
+        ],
+        dim=1,
+    )
 
 
 def _interleave_halves(weight: Tensor, num_heads: int) -> Tensor:

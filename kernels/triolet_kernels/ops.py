@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from triolet_kernels.expert_ops import ExpertOps
+
 if TYPE_CHECKING:
     import numpy as np
     import torch
@@ -138,7 +140,7 @@ class StepRunner(Protocol):
         ...
 
 
-class Ops(Protocol):
+class Ops(ExpertOps, Protocol):
     """One implementation of every operation. Tensors are contiguous unless said otherwise."""
 
     name: str
@@ -160,21 +162,6 @@ class Ops(Protocol):
 
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """``x (T, in)`` times the packed weight, plus its bias → ``(T, out)`` in the dtype of ``x``."""
-        ...
-
-    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> Any:
-        """Prepare weights ``(experts, out, in)`` for :meth:`expert_linear`, inputs of ``dtype``; opaque."""
-        ...
-
-    def expert_linear(
-        self, x: Tensor, packed: Any, expert_starts: Tensor, row_weights: Tensor | None = None
-    ) -> Tensor:
-        """Rows of ``x (T, in)``, sorted by expert, each times the weight of its own → ``(T, out)``.
-
-        Rows ``expert_starts[e]`` to before ``expert_starts[e + 1]`` belong to expert e, none to some perhaps;
-        ``expert_starts (experts + 1,)`` int32, on the device of ``x``. ``row_weights (T,)`` float32 multiply
-        the rows of the result.
-        """
         ...
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Any:

@@ -16,9 +16,12 @@ KERNELS = {
     "quantized_row",
     "sum_segments",
     "decode_rows",
+    "choose_experts",
     "expert_linear",
     "round_rows",
     "scaled_linear",
+    "sort_pairs",
+    "sum_experts",
 }
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from bench.gpu_models import MODELS, Batch, RandomModel, num_parameters
@@ -27,6 +29,15 @@ def test_shapes_are_those_of_the_models() -> None:
     assert num_parameters(MODELS["Qwen3 4B"]) == pytest.approx(4.02e9, rel=0.01)
 
 
+def test_tokens_are_multiplied_with_the_experts_that_they_go_to() -> None:
+    config = MODELS["a quarter of Qwen3 30B A3B"]
+    whole, ends = replace(config, num_layers=48, windows=(None,) * 48), 151936 * 2048
+    assert num_parameters(whole) + ends == pytest.approx(30.5e9, rel=0.01)
+    assert num_parameters(whole, 1) + ends == pytest.approx(3.3e9, rel=0.02)
+    assert num_parameters(whole, 1) < num_parameters(whole, 64) < num_parameters(whole)
+    assert num_parameters(whole, 10**4) == pytest.approx(num_parameters(whole))
+
+
 def test_steps_of_a_batch_follow_each_other(model: RandomModel) -> None:
     batch, runner = Batch(3, 40, model.num_blocks), model.runner()
     first, second = batch.plan(), batch.plan()
@@ -50,4 +61,4 @@ def test_tokens_do_not_depend_on_overlap(model: RandomModel) -> None:
 
 def test_bytes_of_a_step(model: RandomModel) -> None:
     assert model.cache_bytes_of(2, 64) == 2 * 64 * 2 * 2 * 2 * 16 * 4
-    assert model.weight_bytes == 4 * num_parameters(model.config)
+    assert model.weight_bytes_of(1) == model.weight_bytes_of(9) == 4 * num_parameters(model.config)

@@ -64,9 +64,11 @@ SUBJECTS: Mapping[str, Subject] = {
     "qwen2": Subject("qwen2", 160, "bfloat16", "avx512"),
     "gemma3": Subject("gemma3", 160, "float32", ""),
     "gemma3-odd": Subject("gemma3-odd", 101, "bfloat16", "avx2"),
+    "qwen3-moe-odd": Subject("qwen3-moe-odd", 101, "bfloat16", ""),
     "qwen3-odd": Subject("qwen3-odd", 101, "float32", "portable"),
 }
-"""The default model quantised, and dense ones: with biases, sliding windows, and sizes nothing divides."""
+"""The default model quantised, and dense ones: with biases, sliding windows,
+experts, and sizes nothing divides."""
 
 CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},

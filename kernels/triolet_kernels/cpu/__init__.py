@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,15 +12,15 @@ from torch import Tensor
 from triolet_kernels.cpu.activation import ActivationKernels
 from triolet_kernels.cpu.attention import AttentionKernels
 from triolet_kernels.cpu.drawing import DrawingKernels
+from triolet_kernels.cpu.experts import ExpertKernels, Packed
 from triolet_kernels.cpu.linear import LinearKernels, PackedEmbedding, PackedLinear
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.cpu.norm import NormKernels
 from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.cpu.rows import RowKernels
+from triolet_kernels.expert_ops import Routing
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
-from triolet_kernels.reference import experts
-from triolet_kernels.reference.experts import PackedExperts
 
 __all__ = ["CpuOps"]
 
@@ -30,6 +32,7 @@ class CpuOps:
         self.name = f"cpu-{native.isa}"
         self._native = native
         self._linear = LinearKernels(native)
+        self._experts = ExpertKernels(native, self._linear)
         self._rows = RowKernels(native)
         self._attention = AttentionKernels(native)
         self._norm = NormKernels(native)
@@ -44,13 +47,20 @@ class CpuOps:
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return self._linear.linear(x, packed)
 
-    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
-        return experts.pack_experts(weight)
+    def pack_router(self, weight: Tensor) -> PackedLinear:
+        return self._experts.pack_router(weight)
 
-    def expert_linear(
-        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
-    ) -> Tensor:
-        return experts.expert_linear(x, packed, expert_starts, row_weights)
+    def route(self, x: Tensor, router: PackedLinear, num_chosen: int, *, is_normalized: bool) -> Routing:
+        return self._experts.route(x, router, num_chosen, is_normalized=is_normalized)
+
+    def pack_experts(self, weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> Packed:
+        return self._experts.pack_experts(weights, dtype)
+
+    def expert_linear(self, x: Tensor, packed: Packed, expert_starts: Tensor) -> Tensor:
+        return self._experts.expert_linear(x, packed, expert_starts)
+
+    def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
+        return self._experts.sum_experts(x, routing)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return self._linear.pack_embedding(weight, dtype)

@@ -22,7 +22,7 @@ from triolet_kernels.cpu.tile_linear import PackedTiles, pack_tiles
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
 
-__all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear"]
+__all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear", "Panels"]
 
 Panels: TypeAlias = PackedTiles | PackedWeight | PackedDense
 """A weight as one of the kernels takes it."""
@@ -83,13 +83,17 @@ class LinearKernels:
             else weight.to(dtype).contiguous()
         )
 
+    def kernel_of(self, weight: Panels, dtype: torch.dtype) -> Kernel:
+        """What multiplies inputs of ``dtype`` with such a weight."""
+        return self._kernels[type(weight)][dtype]
+
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         weight, bias = packed.weight, packed.bias
         if isinstance(weight, Tensor):
             return functional.linear(x, weight, bias)
         num_rows, (num_outputs, width) = x.shape[0], weight.shape
         output = x.new_empty(num_rows, num_outputs)
-        self._kernels[type(weight)][x.dtype](
+        self.kernel_of(weight, x.dtype)(
             x.data_ptr(),
             weight.data.data_ptr(),
             None if bias is None else bias.data_ptr(),

@@ -8,6 +8,7 @@ This module must not know what the kernels compute, only how they are called.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -28,6 +29,7 @@ __all__ = [
     "Recording",
     "Value",
     "is_usable",
+    "word_of",
 ]
 
 LIBRARY_PATH = Path(__file__).with_name("libtriolet_cpu.so")
@@ -48,7 +50,7 @@ class Argument(Enum):
     INT = auto()
     FLOAT = auto()
     ROWS = auto()
-    """Number of tokens, or of those that are looked at in the end."""
+    """Number of tokens, or of those that are looked at in the end, or a multiple of either."""
     SEQUENCES = auto()
     TABLE_STRIDE = auto()
     MAX_LENGTH = auto()
@@ -75,6 +77,10 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],
     "dense_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 2],
     "tile_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT],
+    "widen": [_POINTER, _POINTER, _ROWS, _INT],
+    "route": [*[_POINTER] * 5, _ROWS, *[_INT] * 3],
+    "expert_linear": [*[_POINTER] * 6, *[_INT] * 6],
+    "sum_experts": [*[_POINTER] * 4, _ROWS, _INT, _INT],
     "paged_attention": _ATTENTION,
     "plain_attention": _ATTENTION,
 }
@@ -85,6 +91,13 @@ _BRIEF = frozenset({"embedding"})
 
 _C_TYPES: Mapping[Argument, Any] = {_POINTER: ctypes.c_void_p, _FLOAT: ctypes.c_float}
 _C_TYPES_OF_TEAM: Sequence[Any] = (ctypes.c_void_p, ctypes.c_int64)
+
+
+def word_of(role: Argument, value: Value) -> int:
+    """An argument as 64 bits, as what calls kernels for a program takes it."""
+    if role is Argument.FLOAT:
+        return int(struct.unpack("<i", struct.pack("<f", value))[0])
+    return int(value or 0)
 
 
 class Recording(Protocol):

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-#include "parallel.h"
+#include "program.h"
 
 namespace {
 
@@ -25,10 +25,8 @@ bool call(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_thre
     return reinterpret_cast<bool (*)(A..., RunTeam, int64_t)>(kernel)(from_word<A>(words[I])..., run_team, num_threads);
 }
 
-typedef bool (*Caller)(void* kernel, const int64_t* words, RunTeam run_team, int64_t num_threads);
-
 struct Argument {
-    int64_t value;     // where it is no variable
+    int64_t value;     // itself where it is no variable, else what the variable is multiplied by
     int64_t variable;  // which variable, or -1
 };
 
@@ -63,6 +61,10 @@ TRIOLET_CALLER(take_rows, 5, P, P, P, I, I)
 TRIOLET_CALLER(linear, 9, P, P, P, P, I, I, I, I, I)
 TRIOLET_CALLER(dense_linear, 7, P, P, P, P, I, I, I)
 TRIOLET_CALLER(tile_linear, 9, P, P, P, P, I, I, I, I, F)
+TRIOLET_CALLER(widen, 4, P, P, I, I)
+TRIOLET_CALLER(route, 9, P, P, P, P, P, I, I, I, I)
+TRIOLET_CALLER(expert_linear, 12, P, P, P, P, P, P, I, I, I, I, I, I)
+TRIOLET_CALLER(sum_experts, 7, P, P, P, P, I, I, I)
 TRIOLET_CALLER(rotary_and_cache, 15, P, P, P, P, P, P, P, I, I, I, I, I, P, P, F)
 TRIOLET_CALLER(paged_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
 TRIOLET_CALLER(plain_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
@@ -76,7 +78,7 @@ extern "C" __attribute__((visibility("default"))) bool triolet_run_program(const
     for (const Operation* operation = operations; operation < operations + num_operations; ++operation) {
         for (int64_t i = 0; i < operation->num_arguments; ++i) {
             const Argument& argument = operation->arguments[i];
-            words[i] = argument.variable < 0 ? argument.value : variables[argument.variable];
+            words[i] = argument.variable < 0 ? argument.value : argument.value * variables[argument.variable];
         }
         if (!operation->caller(operation->kernel, words, run_team, num_threads)) return false;
     }

@@ -10,7 +10,6 @@ Python takes longer than many steps do. This module must not know what a model o
 from __future__ import annotations
 
 import ctypes
-import struct
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from triolet_kernels.cpu.loader import Argument, Kernel, NativeLibrary, Value
+from triolet_kernels.cpu.loader import Argument, Kernel, NativeLibrary, Value, word_of
 
 if TYPE_CHECKING:
     from triolet_kernels.ops import AttentionBatch, KVCache, Step
@@ -189,7 +188,7 @@ class _Recording(TorchFunctionMode):
         first = len(self.arguments)
         batch = self._batch_of(kernel, values)
         for role, value in zip(kernel.signature, values, strict=True):
-            self.arguments.append((_word(role, value), self._variable(role, value, batch)))
+            self.arguments.append(self._argument(role, value, batch))
         self.operations.append((kernel.caller, kernel.address, first, len(self.arguments) - first))
 
     def _batch_of(self, kernel: Kernel, values: Sequence[Value]) -> int:
@@ -200,17 +199,20 @@ class _Recording(TorchFunctionMode):
                 return variable - (variable - _VARIABLES_OF_STEP) % _VARIABLES_OF_BATCH
         return 0
 
-    def _variable(self, role: Argument, value: Value, batch: int) -> int:
-        if role is Argument.POINTER:
-            return self._example.variable_of_address.get(value, -1)  # type: ignore[arg-type]
+    def _argument(self, role: Argument, value: Value, batch: int) -> tuple[int, int]:
+        """A factor and the number of a variable, or a value and -1."""
+        if role is Argument.POINTER and value in self._example.variable_of_address:
+            return 1, self._example.variable_of_address[int(value)]
         if role is Argument.ROWS:
-            variable = self._example.variable_of_rows.get(value)  # type: ignore[arg-type]
-            if variable is None:
-                raise NotRecordableError(
-                    f"a kernel is called for {value} rows, which are neither all nor the last"
-                )
-            return variable
-        return batch + len(_FIELDS) + _SIZES.index(role) if role in _SIZES else -1
+            for num_rows, variable in self._example.variable_of_rows.items():
+                if value and value % num_rows == 0:
+                    return int(value) // num_rows, variable
+            raise NotRecordableError(
+                f"a kernel is called for {value} rows, which are no multiple of all or of the last"
+            )
+        if role in _SIZES:
+            return 1, batch + len(_FIELDS) + _SIZES.index(role)
+        return word_of(role, value), -1
 
     def __torch_function__(
         self,
@@ -249,10 +251,3 @@ def _aligned_memory(num_bytes: int) -> NDArray[np.uint8]:
     memory = np.empty(num_bytes + _CACHE_LINE, dtype=np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE
     return memory[start : start + num_bytes]
-
-
-def _word(role: Argument, value: Value) -> int:
-    """An argument as 64 bits; see ``program.cpp``."""
-    if role is Argument.FLOAT:
-        return int(struct.unpack("<i", struct.pack("<f", value))[0])
-    return int(value or 0)

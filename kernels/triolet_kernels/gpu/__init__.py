@@ -5,6 +5,8 @@ Imported only for a device that is a GPU: importing Triton takes a second.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from triolet_kernels.device_draws import (
     DeviceDrawSettings,
     DeviceLogprobs,
 )
+from triolet_kernels.expert_ops import Routing
 from triolet_kernels.gpu.activation import ActivationKernels
 from triolet_kernels.gpu.adjusting import AdjustingKernels
 from triolet_kernels.gpu.attention import AttentionKernels
@@ -27,6 +30,7 @@ from triolet_kernels.gpu.linear import LinearKernels, PackedLinear
 from triolet_kernels.gpu.logprobs import LogprobKernels
 from triolet_kernels.gpu.norm import NormKernels
 from triolet_kernels.gpu.rotary import RotaryKernels
+from triolet_kernels.gpu.routing import RoutingKernels
 from triolet_kernels.gpu.rows import RowKernels
 from triolet_kernels.gpu.scaled_linear import PackedScaled, ScaledLinearKernels, Scheme
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
@@ -58,6 +62,7 @@ class GpuOps(ReferenceOps):
         self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
         self._scaled = ScaledLinearKernels(device)
         self._experts = ExpertKernels(device, is_batch_invariant=is_batch_invariant)
+        self._routing = RoutingKernels(device)
         self._embedding = EmbeddingKernels(device)
         self._drawing = DrawingKernels(device)
         self._adjusting = AdjustingKernels(device)
@@ -77,13 +82,21 @@ class GpuOps(ReferenceOps):
             return self._scaled.linear(x, packed)
         return self._linear.linear(x, packed)
 
-    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:  # type: ignore[override]
-        return self._experts.pack_experts(weight, dtype)
+    def pack_router(self, weight: Tensor) -> PackedLinear:  # type: ignore[override]
+        return self._linear.pack_linear(weight, None, torch.float32)
 
-    def expert_linear(  # type: ignore[override]
-        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
-    ) -> Tensor:
-        return self._experts.expert_linear(x, packed, expert_starts, row_weights)
+    def route(self, x: Tensor, router: PackedLinear, num_chosen: int, *, is_normalized: bool) -> Routing:  # type: ignore[override]
+        logits = self._linear.linear(x.float(), router)
+        return self._routing.route(logits, num_chosen, is_normalized=is_normalized)
+
+    def pack_experts(self, weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> PackedExperts:  # type: ignore[override]
+        return self._experts.pack_experts(weights, dtype)
+
+    def expert_linear(self, x: Tensor, packed: PackedExperts, expert_starts: Tensor) -> Tensor:  # type: ignore[override]
+        return self._experts.expert_linear(x, packed, expert_starts)
+
+    def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
+        return self._routing.sum_experts(x, routing)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:  # type: ignore[override]
         return self._embedding.pack_embedding(weight, dtype)

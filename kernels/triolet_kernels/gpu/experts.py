@@ -8,6 +8,7 @@ experts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear_kernels import tile_product
+from triolet_kernels.quant import QuantTensor
 
 __all__ = ["ExpertKernels", "PackedExperts"]
 
@@ -40,12 +42,14 @@ class ExpertKernels:
         self._device = device
         self._is_batch_invariant = is_batch_invariant
 
-    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
-        return PackedExperts(weight.to(self._device.torch_device, dtype).contiguous())
+    def pack_experts(self, weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> PackedExperts:
+        device = self._device.torch_device
+        packed = torch.empty(len(weights), *weights[0].shape, dtype=dtype, device=device)
+        for target, weight in zip(packed, weights, strict=True):
+            target.copy_(weight.dequantize() if isinstance(weight, QuantTensor) else weight)
+        return PackedExperts(packed)
 
-    def expert_linear(
-        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
-    ) -> Tensor:
+    def expert_linear(self, x: Tensor, packed: PackedExperts, expert_starts: Tensor) -> Tensor:
         num_rows, (num_experts, num_outputs, width) = x.shape[0], packed.weight.shape
         is_many = num_rows >= MANY_ROWS * num_experts and not self._is_batch_invariant
         shape_class = "many rows each" if is_many else "few rows each"
@@ -59,7 +63,7 @@ class ExpertKernels:
             _expert_linear,
             (most_tiles, triton.cdiv(num_outputs, tile["BLOCK_N"])),
             configuration,
-            *(x, packed.weight, expert_starts, row_weights, output, num_outputs, width),
+            *(x, packed.weight, expert_starts, output, num_outputs, width),
             NUM_EXPERTS=num_experts,
             EXPERTS_BLOCK=triton.next_power_of_2(num_experts),
         )
@@ -68,7 +72,7 @@ class ExpertKernels:
 
 @triton.jit
 def _expert_linear(
-    x, weights, expert_starts, row_weights, output, N, K,
+    x, weights, expert_starts, output, N, K,
     NUM_EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -93,8 +97,6 @@ def _expert_linear(
             x, weights + expert * N * K, None, None, rows, is_row, columns, 0, K, K,
             0, 0, 0, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
-        if row_weights is not None:
-            total *= tl.load(row_weights + rows)[:, None]
         places = output + rows[:, None] * N + columns[None, :]
         is_inside = is_row[:, None] & is_output[None, :]
         tl.store(places, total.to(output.dtype.element_ty), mask=is_inside)

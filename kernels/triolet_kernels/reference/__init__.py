@@ -5,6 +5,7 @@ It says what every other implementation must compute; it must not know of any of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triolet_kernels.expert_ops import Routing
 from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import (
@@ -55,13 +57,20 @@ class ReferenceOps:
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return linear.linear(x, packed)
 
-    def pack_experts(self, weight: Tensor, dtype: torch.dtype) -> PackedExperts:
-        return experts.pack_experts(weight)
+    def pack_router(self, weight: Tensor) -> Tensor:
+        return weight.float()
 
-    def expert_linear(
-        self, x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
-    ) -> Tensor:
-        return experts.expert_linear(x, packed, expert_starts, row_weights)
+    def route(self, x: Tensor, router: Tensor, num_chosen: int, *, is_normalized: bool) -> Routing:
+        return experts.route(x, router, num_chosen, is_normalized=is_normalized)
+
+    def pack_experts(self, weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> PackedExperts:
+        return experts.pack_experts(weights)
+
+    def expert_linear(self, x: Tensor, packed: PackedExperts, expert_starts: Tensor) -> Tensor:
+        return experts.expert_linear(x, packed, expert_starts)
+
+    def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
+        return experts.sum_experts(x, routing)
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return linear.pack_embedding(weight, dtype)

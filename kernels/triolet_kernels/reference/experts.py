@@ -1,16 +1,21 @@
-"""Linear layers of a mixture of experts in float32: each row is multiplied by the weight of its own expert.
+"""A mixture of experts in float32: choosing experts, their linear layers, and the sum of what they make.
 
-Must not know how rows came to their experts.
+Must not know what the experts are part of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["PackedExperts", "expert_linear", "pack_experts"]
+from triolet_kernels.expert_ops import Routing
+from triolet_kernels.quant import QuantTensor
+from triolet_kernels.reference.linear import as_float32
+
+__all__ = ["PackedExperts", "choose", "expert_linear", "pack_experts", "route", "sum_experts"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,13 +25,31 @@ class PackedExperts:
     weight: Tensor
 
 
-def pack_experts(weight: Tensor) -> PackedExperts:
-    return PackedExperts(weight.float())
+def route(x: Tensor, router: Tensor, num_chosen: int, *, is_normalized: bool) -> Routing:
+    return choose(x.float() @ router.T, num_chosen, is_normalized=is_normalized)
 
 
-def expert_linear(
-    x: Tensor, packed: PackedExperts, expert_starts: Tensor, row_weights: Tensor | None = None
-) -> Tensor:
+def choose(logits: Tensor, num_chosen: int, *, is_normalized: bool) -> Routing:
+    """The routing of tokens by their ``logits (T, experts)`` float32."""
+    num_tokens, num_experts = logits.shape
+    ranked = logits.sort(dim=-1, descending=True, stable=True)
+    chosen = ranked.indices[:, :num_chosen]
+    counted = ranked.values[:, :num_chosen] if is_normalized else ranked.values
+    by_expert = chosen.flatten().sort(stable=True)
+    experts = torch.arange(num_experts + 1, device=logits.device)
+    return Routing(
+        tokens=by_expert.indices // num_chosen,
+        expert_starts=torch.searchsorted(by_expert.values, experts).int(),
+        pairs=by_expert.indices.argsort().int().view(num_tokens, num_chosen),
+        weights=counted.softmax(dim=-1)[:, :num_chosen].contiguous(),
+    )
+
+
+def pack_experts(weights: Sequence[Tensor | QuantTensor]) -> PackedExperts:
+    return PackedExperts(torch.stack([as_float32(weight) for weight in weights]))
+
+
+def expert_linear(x: Tensor, packed: PackedExperts, expert_starts: Tensor) -> Tensor:
     num_rows = x.shape[0]
     rows = torch.arange(num_rows, device=x.device)
     experts = torch.bucketize(rows, expert_starts[1:].to(x.device, torch.int64), right=True)
@@ -34,6 +57,9 @@ def expert_linear(
     for expert, weight in enumerate(packed.weight):
         is_chosen = experts == expert
         output[is_chosen] = x[is_chosen].float() @ weight.T
-    if row_weights is not None:
-        output *= row_weights[:, None]
     return output.to(x.dtype)
+
+
+def sum_experts(x: Tensor, routing: Routing) -> Tensor:
+    rows = x[routing.pairs.long()].float()
+    return (rows * routing.weights[..., None]).sum(dim=1).to(x.dtype)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ARCHITECTURES", "Activation", "ModelConfig", "RopeConfig", "ScalingKind"]
+__all__ = ["ARCHITECTURES", "Activation", "ExpertsConfig", "ModelConfig", "RopeConfig", "ScalingKind"]
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3_moe")
 
 Activation = Literal["silu", "gelu_tanh"]
 ScalingKind = Literal["linear", "llama3"]
@@ -44,10 +44,24 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsConfig:
+    """A mixture of ``count`` feed-forward networks in each layer, of which a token goes to ``num_chosen``.
+
+    ``is_normalized``: what the chosen ones count adds up to 1, instead of to their share of all.
+    """
+
+    count: int
+    num_chosen: int
+    is_normalized: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Sizes and features of a decoder-only model.
 
     ``architecture``: one of :data:`ARCHITECTURES`.
+    ``intermediate_size``: inner width of the feed-forward network; of each expert where there are any.
+    ``experts``: those of each layer; None for one feed-forward network that all tokens go through.
     ``windows``: one entry per layer: None for full attention, else how many last positions a token sees.
     ``local_rope``: the rotary embedding of layers with a window where it differs (Gemma 3); else None.
     ``attention_scale``: factor of query · key before the softmax.
@@ -76,6 +90,12 @@ class ModelConfig:
     is_embedding_tied: bool = False
     embedding_multiplier: float = 1.0
     activation: Activation = "silu"
+    experts: ExpertsConfig | None = None
+
+    @property
+    def num_experts(self) -> int:
+        """In each layer; 0 where there are none."""
+        return 0 if self.experts is None else self.experts.count
 
     @property
     def group_windows(self) -> tuple[int | None, ...]:

@@ -11,16 +11,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from triolet.errors import UnknownArchitectureError
-from triolet.models.config import ModelConfig, RopeConfig
+from triolet.models.config import ExpertsConfig, ModelConfig, RopeConfig
 from triolet.models.config_fields import Fields
+from triolet_kernels.expert_ops import MAX_EXPERTS
 
 __all__ = ["from_gguf"]
 
-_KNOWN = ("llama", "qwen2", "qwen3", "gemma3")
+_ARCHITECTURES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma3": "gemma3",
+    "qwen3moe": "qwen3_moe",
+}
+"""Ours by the file's; Mixtral is a Llama with experts here."""
+
+_WITH_EXPERTS = ("llama", "qwen3moe")
 
 _UNSUPPORTED = (
-    "attn_logit_softcapping", "final_logit_softcapping", "expert_count", "logit_scale", "residual_scale",
+    "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale",
     "embedding_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "attention.value_length_mla",
+    "expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count",
 )  # fmt: skip
 
 _GEMMA_27B_LAYERS = 62
@@ -40,10 +51,10 @@ def from_gguf(
     Raises :class:`UnknownArchitectureError`, or :class:`ModelFileError` naming the key.
     """
     architecture = Fields(metadata, source).text("general.architecture")
-    if architecture not in _KNOWN:
+    if architecture not in _ARCHITECTURES:
         raise UnknownArchitectureError(
             f"{source}: the architecture {architecture[:200]!r} is not supported; "
-            f"known are {', '.join(_KNOWN)}"
+            f"known are {', '.join(_ARCHITECTURES)}"
         )
     Fields(metadata, source).refuse_unless("split.count", 0, 1)
     fields = Fields(metadata, source, architecture + ".")
@@ -57,12 +68,13 @@ def from_gguf(
         fields.fail("attention.head_count_kv", f"is {num_kv_heads}, which does not divide {num_heads} heads")
     head_dim = _head_dim(fields, hidden_size, num_heads)
     is_gemma = architecture == "gemma3"
+    experts = _experts(fields, architecture)
     rope = _rope(fields, head_dim, 1e6 if is_gemma else 1e4, frequency_factors)
     return ModelConfig(
-        architecture=architecture,
+        architecture=_ARCHITECTURES[architecture],
         vocab_size=_vocab_size(fields, tensor_shapes),
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("feed_forward_length"),
+        intermediate_size=_intermediate_size(fields, experts),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -74,11 +86,34 @@ def from_gguf(
         windows=_windows(fields, num_layers, is_gemma=is_gemma),
         attention_scale=_attention_scale(fields, is_gemma, num_layers, hidden_size // num_heads, head_dim),
         has_attention_bias=architecture == "qwen2",
-        has_qk_norm=architecture in ("qwen3", "gemma3"),
+        has_qk_norm=architecture in ("qwen3", "qwen3moe", "gemma3"),
         is_embedding_tied="output.weight" not in tensor_shapes,
         embedding_multiplier=hidden_size**0.5 if is_gemma else 1.0,
         activation="gelu_tanh" if is_gemma else "silu",
+        experts=experts,
     )
+
+
+def _experts(fields: Fields, architecture: str) -> ExpertsConfig | None:
+    """The experts of a file, which count what adds up to 1, as llama.cpp has it for these architectures."""
+    if architecture != "qwen3moe" and not fields.get("expert_count", 0):
+        return None
+    if architecture not in _WITH_EXPERTS:
+        fields.refuse_unless("expert_count", 0)
+    for name, *allowed in (
+        ("expert_weights_norm", True), ("expert_weights_scale", 0.0, 1.0), ("expert_gating_func", 0, 1),
+        ("expert_group_count", 0, 1),
+    ):  # fmt: skip
+        fields.refuse_unless(str(name), *allowed)
+    count = fields.integer("expert_count", high=MAX_EXPERTS)
+    num_chosen = fields.integer("expert_used_count", high=count)
+    return ExpertsConfig(count=count, num_chosen=num_chosen, is_normalized=True)
+
+
+def _intermediate_size(fields: Fields, experts: ExpertsConfig | None) -> int:
+    if experts is not None and fields.get("expert_feed_forward_length", None) is not None:
+        return fields.integer("expert_feed_forward_length")
+    return fields.integer("feed_forward_length")
 
 
 def _vocab_size(fields: Fields, tensor_shapes: Mapping[str, tuple[int, ...]]) -> int:

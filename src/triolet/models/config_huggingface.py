@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from triolet.errors import ModelFileError, UnknownArchitectureError
-from triolet.models.config import Activation, ModelConfig, RopeConfig
+from triolet.models.config import Activation, ExpertsConfig, ModelConfig, RopeConfig
 from triolet.models.config_fields import Fields
+from triolet_kernels.expert_ops import MAX_EXPERTS
 
 __all__ = ["from_huggingface"]
 
@@ -24,6 +25,8 @@ _ARCHITECTURE_OF_CLASS = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
     "Gemma3ForCausalLM": "gemma3",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 _ARCHITECTURE_OF_TYPE = {
     "llama": "llama",
@@ -31,6 +34,8 @@ _ARCHITECTURE_OF_TYPE = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "gemma3_text": "gemma3",
+    "mixtral": "mixtral",
+    "qwen3_moe": "qwen3_moe",
 }
 
 
@@ -43,6 +48,9 @@ class _Family:
     windows: Callable[[Fields, int], Windows]
     default_num_kv_heads: int | None = None
     default_head_dim: int | None = None
+    default_eps: float = 1e-6
+    default_theta: float = 10_000.0
+    experts: Callable[[Fields], ExpertsConfig] | None = None
     has_attention_bias: bool = False
     has_qk_norm: bool = False
     is_embedding_tied: bool = False
@@ -66,18 +74,18 @@ def from_huggingface(document: Mapping[str, Any], *, source: str = "config.json"
     head_dim = _head_dim(fields, family, hidden_size, num_heads)
     windows = family.windows(fields, num_layers)
     is_gemma = architecture == "gemma3"
-    rope, local_rope = _gemma_ropes(fields, head_dim) if is_gemma else (_rope(fields, head_dim), None)
+    rope, local_rope = _gemma_ropes(fields, head_dim) if is_gemma else (_rope(fields, head_dim, family), None)
     scalar = fields.number("query_pre_attn_scalar", 256) if is_gemma else head_dim
     return ModelConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size", high=1 << 24),
         hidden_size=hidden_size,
-        intermediate_size=fields.integer("intermediate_size"),
+        intermediate_size=_intermediate_size(fields, architecture),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6, high=1.0),
+        rms_norm_eps=fields.number("rms_norm_eps", family.default_eps, high=1.0),
         max_position_embeddings=fields.integer("max_position_embeddings", high=1 << 30),
         rope=rope,
         local_rope=local_rope,
@@ -88,6 +96,7 @@ def from_huggingface(document: Mapping[str, Any], *, source: str = "config.json"
         is_embedding_tied=fields.flag("tie_word_embeddings", family.is_embedding_tied),
         embedding_multiplier=hidden_size**0.5 if is_gemma else 1.0,
         activation=family.activation,
+        experts=None if family.experts is None else family.experts(fields),
     )
 
 
@@ -111,8 +120,11 @@ def _architecture(fields: Fields) -> str:
 
 
 def _refuse_unsupported(fields: Fields, family: _Family) -> None:
-    for name in ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping", "num_experts"):
+    for name in ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping"):
         fields.refuse_unless(name)
+    if family.experts is None:
+        for name in ("num_experts", "num_local_experts"):
+            fields.refuse_unless(name)
     for name in (
         "attention_bias", "mlp_bias", "use_bidirectional_attention", "is_encoder_decoder", "rope_interleaved",
     ):  # fmt: skip
@@ -136,11 +148,38 @@ def _head_dim(fields: Fields, family: _Family, hidden_size: int, num_heads: int)
     return head_dim
 
 
-def _rope(fields: Fields, head_dim: int) -> RopeConfig:
+def _intermediate_size(fields: Fields, architecture: str) -> int:
+    if architecture == "qwen3_moe":
+        return fields.integer("moe_intermediate_size", 768)
+    return fields.integer("intermediate_size")
+
+
+def _mixtral_experts(fields: Fields) -> ExpertsConfig:
+    return _experts(fields, "num_local_experts", 8, 2, is_normalized=True)
+
+
+def _qwen_experts(fields: Fields) -> ExpertsConfig:
+    """Those of Qwen3, which may be normalised; layers without experts are refused."""
+    fields.refuse_unless("decoder_sparse_step", 1)
+    fields.refuse_unless("mlp_only_layers", [])
+    is_normalized = fields.flag("norm_topk_prob", False)
+    name = "num_experts" if fields.get("num_local_experts", None) is None else "num_local_experts"
+    return _experts(fields, name, 128, 8, is_normalized=is_normalized)
+
+
+def _experts(
+    fields: Fields, name: str, default_count: int, default_chosen: int, *, is_normalized: bool
+) -> ExpertsConfig:
+    count = fields.integer(name, default_count, high=MAX_EXPERTS)
+    num_chosen = fields.integer("num_experts_per_tok", default_chosen, high=count)
+    return ExpertsConfig(count=count, num_chosen=num_chosen, is_normalized=is_normalized)
+
+
+def _rope(fields: Fields, head_dim: int, family: _Family) -> RopeConfig:
     parameters = fields.section("rope_parameters")
+    default = _theta(fields, "rope_theta", family.default_theta)
     if parameters is None:
-        return _scaled_rope(fields.section("rope_scaling"), _theta(fields, "rope_theta", 10_000.0), head_dim)
-    default = _theta(fields, "rope_theta", 10_000.0)
+        return _scaled_rope(fields.section("rope_scaling"), default, head_dim)
     return _scaled_rope(parameters, _theta(parameters, "rope_theta", default), head_dim)
 
 
@@ -205,6 +244,19 @@ def _qwen_windows(fields: Fields, num_layers: int) -> Windows:
     return _layer_types(fields, window, [layer >= first for layer in range(num_layers)])
 
 
+def _mixtral_windows(fields: Fields, num_layers: int) -> Windows:
+    if fields.get("sliding_window", None) is None:
+        return (None,) * num_layers
+    return _mistral_windows(fields, num_layers)
+
+
+def _qwen_moe_windows(fields: Fields, num_layers: int) -> Windows:
+    """All layers have a window or none has."""
+    if not fields.flag("use_sliding_window", False):
+        return (None,) * num_layers
+    return (fields.integer("sliding_window", 4096, high=1 << 30),) * num_layers
+
+
 def _gemma_windows(fields: Fields, num_layers: int) -> Windows:
     window = fields.integer("sliding_window", 4096, high=1 << 30)
     default = fields.integer("_sliding_window_pattern", 6)
@@ -236,5 +288,13 @@ _FAMILIES = {
     "gemma3": _Family(
         "gelu_tanh", "hidden_activation", _gemma_windows, default_num_kv_heads=4, default_head_dim=256,
         has_qk_norm=True, is_embedding_tied=True,
+    ),
+    "mixtral": _Family(
+        "silu", "hidden_act", _mixtral_windows, default_num_kv_heads=8, default_eps=1e-5, default_theta=1e6,
+        experts=_mixtral_experts,
+    ),
+    "qwen3_moe": _Family(
+        "silu", "hidden_act", _qwen_moe_windows, default_num_kv_heads=4, has_qk_norm=True,
+        experts=_qwen_experts,
     ),
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""The decoder that Llama, Mistral and Qwen models are, and that other families vary.
+"""The decoder that Llama, Mistral, Mixtral and Qwen models are, and that other families vary.
 
-Biases, head norms, windows, rotary scaling and activation follow from the config. This module knows nothing
-of files, of scheduling, or of how an operation is computed.
+Experts, biases, head norms, windows, rotary scaling and activation follow from the config. This module knows
+nothing of files, of scheduling, or of how an operation is computed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from triolet.models.experts import ExpertFeedForward
 from triolet.models.rope import cos_sin_table
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ class FeedForward:
     def __call__(self, x: Tensor) -> Tensor:
         return self._down(self._activation(self._gate_up(x)))
 
+    @staticmethod
+    def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Its tensors, by the end of their name."""
+        hidden, width = config.hidden_size, config.intermediate_size
+        return {
+            "mlp.gate_proj.weight": (width, hidden),
+            "mlp.up_proj.weight": (width, hidden),
+            "mlp.down_proj.weight": (hidden, width),
+        }
+
 
 class DecoderLayer:
     """Attention, then feed-forward, each on the norm of the residual it is added to."""
@@ -84,7 +95,7 @@ class DecoderLayer:
         self.feed_forward_norm = weights.rms_norm(
             f"{name}.{self.feed_forward_norm_name}", config.rms_norm_eps
         )
-        self._feed_forward = FeedForward(config, f"{name}.mlp", weights)
+        self._feed_forward = self._network(config)(config, f"{name}.mlp", weights)
 
     def attention(self, x: Tensor, batch: AttentionBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
         """What attention adds to the residual."""
@@ -94,10 +105,14 @@ class DecoderLayer:
         """What the feed-forward network adds to the residual."""
         return self._feed_forward(x)
 
+    @staticmethod
+    def _network(config: ModelConfig) -> type[FeedForward | ExpertFeedForward]:
+        return FeedForward if config.experts is None else ExpertFeedForward
+
     @classmethod
     def shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:
         """The tensors of one layer, by the end of their name."""
-        hidden, width = config.hidden_size, config.intermediate_size
+        hidden = config.hidden_size
         query = config.num_heads * config.head_dim
         key_value = config.num_kv_heads * config.head_dim
         shapes: dict[str, tuple[int, ...]] = {
@@ -107,10 +122,8 @@ class DecoderLayer:
             "self_attn.k_proj.weight": (key_value, hidden),
             "self_attn.v_proj.weight": (key_value, hidden),
             "self_attn.o_proj.weight": (hidden, query),
-            "mlp.gate_proj.weight": (width, hidden),
-            "mlp.up_proj.weight": (width, hidden),
-            "mlp.down_proj.weight": (hidden, width),
         }
+        shapes |= cls._network(config).shapes(config)
         if config.has_attention_bias:
             shapes["self_attn.q_proj.bias"] = (query,)
             shapes["self_attn.k_proj.bias"] = (key_value,)

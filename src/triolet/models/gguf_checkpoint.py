@@ -17,6 +17,7 @@ from torch import Tensor
 from triolet.errors import ModelFileError, WeightsError
 from triolet.models.config import ModelConfig
 from triolet.models.config_gguf import from_gguf
+from triolet.models.expert_parts import Part, parts_of
 from triolet.models.gguf import GGUFFile, GGUFTensor
 from triolet.models.gguf_names import huggingface_name
 from triolet_kernels.quant import QuantTensor
@@ -38,15 +39,15 @@ class GGUFCheckpoint:
         )
         self._tensors = self._named_tensors()
         self.tensor_shapes: Mapping[str, tuple[int, ...]] = {
-            name: tensor.shape for name, tensor in self._tensors.items()
+            name: part.shape for name, (_, part) in self._tensors.items()
         }
 
     def tensor(self, name: str) -> Tensor | QuantTensor:
         """See :class:`~triolet.models.checkpoint.Checkpoint`."""
         if name not in self._tensors:
             raise WeightsError(f"{self._file.path}: there is no tensor {name}")
-        tensor = self._tensors[name]
-        value = self._plain(tensor) if tensor.kind.name in _DTYPES else self._quantised(tensor)
+        tensor, part = self._tensors[name]
+        value = part.of(self._plain(tensor)) if tensor.kind.name in _DTYPES else self._quantised(tensor, part)
         num_heads = self._num_rotated_heads(name)
         return value if num_heads is None else self._half_split(value, tensor, num_heads)
 
@@ -64,17 +65,20 @@ class GGUFCheckpoint:
     ) -> None:
         self.close()
 
-    def _named_tensors(self) -> dict[str, GGUFTensor]:
-        named: dict[str, GGUFTensor] = {}
+    def _named_tensors(self) -> dict[str, tuple[GGUFTensor, Part]]:
+        """Where each weight is."""
+        named: dict[str, tuple[GGUFTensor, Part]] = {}
         for tensor in self._file.tensors.values():
             if tensor.name == _FREQUENCY_FACTORS:
                 continue
-            name = huggingface_name(tensor.name, self.config.architecture)
-            if name in named:
-                raise ModelFileError(
-                    f"{self._file.path}: the tensors {named[name].name} and {tensor.name} are both {name}"
-                )
-            named[name] = tensor
+            stored = huggingface_name(tensor.name, self.config.architecture)
+            for name, part in parts_of(stored, tensor.shape, self.config.num_experts).items():
+                if name in named:
+                    raise ModelFileError(
+                        f"{self._file.path}: the tensors {named[name][0].name} and {tensor.name} "
+                        f"are both {name}"
+                    )
+                named[name] = tensor, part
         return named
 
     def _frequency_factors(self) -> tuple[float, ...] | None:
@@ -92,14 +96,14 @@ class GGUFCheckpoint:
     def _plain(self, tensor: GGUFTensor) -> Tensor:
         return self._bytes(tensor).view(_DTYPES[tensor.kind.name]).view(tensor.shape)
 
-    def _quantised(self, tensor: GGUFTensor) -> QuantTensor:
-        if len(tensor.shape) != 2:
+    def _quantised(self, tensor: GGUFTensor, part: Part) -> QuantTensor:
+        if len(part.shape) != 2:
             raise WeightsError(
                 f"{self._file.path}: the tensor {tensor.name} is {tensor.kind.name} with shape "
                 f"{tensor.shape}; only matrices may be quantised"
             )
-        num_rows, num_columns = tensor.shape
-        data = self._bytes(tensor).view(num_rows, -1)
+        num_rows, num_columns = part.shape
+        data = part.of(self._bytes(tensor).view(*tensor.shape[:-1], -1))
         return QuantTensor(data, tensor.kind.name, (num_rows, num_columns))
 
     def _bytes(self, tensor: GGUFTensor) -> Tensor:

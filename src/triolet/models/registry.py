@@ -18,6 +18,8 @@ MODEL_TYPES: Mapping[str, type[Decoder]] = MappingProxyType(
         "qwen2": Decoder,
         "qwen3": Decoder,
         "gemma3": GemmaDecoder,
+        "mixtral": Decoder,
+        "qwen3_moe": Decoder,
     }
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,12 +21,22 @@ from torch import Tensor
 from triolet.errors import ModelFileError, WeightsError
 from triolet.models.config import ModelConfig
 from triolet.models.config_huggingface import from_huggingface
+from triolet.models.expert_parts import Part, parts_of
 from triolet.models.json_file import read_json_object
 
 __all__ = ["SafetensorsCheckpoint"]
 
 _DTYPES = ("F32", "F16", "BF16")
 _ROTARY_TABLE = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a weight is: in an open file, the tensor ``stored``, or a part of it."""
+
+    file: Any
+    stored: str
+    part: Part
 
 
 class SafetensorsCheckpoint:
@@ -35,30 +46,39 @@ class SafetensorsCheckpoint:
         self._directory = directory
         source = directory / "config.json"
         self.config: ModelConfig = from_huggingface(read_json_object(source), source=str(source))
-        self._files: dict[str, Any] = {}
-        shapes: dict[str, tuple[int, ...]] = {}
+        self._places: dict[str, _Place] = {}
         with ExitStack() as stack:
             for path in weights:
                 file = stack.enter_context(_open(path))
-                for name in file.keys():  # noqa: SIM118  not a mapping
-                    if name in self._files:
-                        raise ModelFileError(f"{path}: the tensor {name} is in another file too")
-                    if not self._is_redundant(name):
-                        shapes[name] = _shape(path, file, name)
-                        self._files[name] = file
+                for stored in file.keys():  # noqa: SIM118  not a mapping
+                    if not self._is_redundant(stored):
+                        self._add(path, file, stored)
             self._stack = stack.pop_all()
-        self.tensor_shapes: Mapping[str, tuple[int, ...]] = shapes
+        self.tensor_shapes: Mapping[str, tuple[int, ...]] = {
+            name: place.part.shape for name, place in self._places.items()
+        }
+
+    def _add(self, path: Path, file: Any, stored: str) -> None:
+        """Note where the weights of a stored tensor are."""
+        shape = _shape(path, file, stored)
+        for name, part in parts_of(stored, shape, self.config.num_experts).items():
+            if name in self._places:
+                other = self._places[name].stored
+                what = "is in another file too" if other == stored else f"holds {name}, as {other} does"
+                raise ModelFileError(f"{path}: the tensor {stored} {what}")
+            self._places[name] = _Place(file, stored, part)
 
     def tensor(self, name: str) -> Tensor:
         """See :class:`~triolet.models.checkpoint.Checkpoint`."""
         if name not in self.tensor_shapes:
             raise WeightsError(f"{self._directory}: there is no tensor {name}")
-        value: Tensor = self._files[name].get_tensor(name)
+        place = self._places[name]
+        value: Tensor = place.part.of(place.file.get_tensor(place.stored))
         is_norm = name.endswith("norm.weight")
         return value.to(torch.float32) + 1 if is_norm and self.config.architecture == "gemma3" else value
 
     def close(self) -> None:
-        self._files = {}
+        self._places = {}
         self._stack.close()
 
     def __enter__(self) -> Self:

@@ -6,9 +6,10 @@ itself. This module knows no architecture and no file format.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,10 @@ _MAX_LISTED = 8
 
 
 def _whole(tensor: Tensor | QuantTensor) -> Tensor | QuantTensor:
+    return tensor
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
@@ -113,18 +118,46 @@ class Weights:
         """The projection, without a bias, of what several shards have a part of each; theirs are summed."""
         if self._shard is None:
             return self.linear(name)
-        part = self._shard.part_of(name)
-        weight = self._tensor(f"{name}.weight", lambda tensor: _columns(tensor, part))
+        weight = self._tensor(f"{name}.weight", self._columns_of(name))
         return SummedLinear(self._linear([name], weight, None), self._shard.sum)
 
     def _linear(self, names: Sequence[str], weight: Tensor | QuantTensor, bias: Tensor | None) -> Linear:
-        try:
+        with _finite(names):
             return Linear(self.ops, weight, bias, self.dtype)
-        except NotFiniteError as error:
-            raise WeightsError(
-                f"the weights of {', '.join(names)} cannot be used: {error}. "
-                "The file is damaged or was made wrongly: fetch it again, or convert the model anew."
-            ) from error
+
+    def router(self, name: str) -> Any:
+        """The projection ``name`` as :meth:`~triolet_kernels.expert_ops.ExpertOps.route` takes it."""
+        return self.ops.pack_router(to_dense(self._tensor(f"{name}.weight")))
+
+    def expert_linears(self, names: Sequence[Sequence[str]]) -> Any:
+        """For each expert the projections that share their input, packed for ``expert_linear``.
+
+        Shards and errors are as those of :meth:`linear`.
+        """
+        return self._experts(
+            names[0],
+            [
+                fuse_rows([self._tensor(f"{name}.weight", self._rows_of(name)) for name in fused])
+                for fused in names
+            ],
+        )
+
+    def expert_output_linears(self, names: Sequence[str]) -> Any:
+        """For each expert the projection of what several shards have a part of each.
+
+        What comes out is to be given to :attr:`sum_shards` in the end.
+        """
+        weights = [self._tensor(f"{name}.weight", self._columns_of(name)) for name in names]
+        return self._experts(names[:1], weights)
+
+    def _experts(self, names: Sequence[str], weights: Sequence[Tensor | QuantTensor]) -> Any:
+        with _finite([*names, "the other experts"]):
+            return self.ops.pack_experts(weights, self.dtype)
+
+    @property
+    def sum_shards(self) -> Callable[[Tensor], Tensor]:
+        """Adds up what the shards have made of their parts of each; nothing where there is one alone."""
+        return _as_it_is if self._shard is None else self._shard.sum
 
     def step_runner(self) -> StepRunner:
         """What runs a step. Shards talk to each other within one, which only the plain way allows."""
@@ -146,6 +179,12 @@ class Weights:
         part = self._shard.part_of(name)
         return lambda tensor: tensor.rows(part) if isinstance(tensor, QuantTensor) else tensor[part]
 
+    def _columns_of(self, name: str) -> Cut:
+        if self._shard is None:
+            return _whole
+        part = self._shard.part_of(name)
+        return lambda tensor: _columns(tensor, part)
+
     def _vector(self, name: str, cut: Cut = _whole) -> Tensor:
         # A copy, because one view that lives on would keep the whole mapped file in memory.
         return to_dense(self._tensor(name, cut)).to(torch.float32, copy=True)
@@ -156,6 +195,18 @@ class Weights:
         if isinstance(tensor, QuantTensor):
             return dataclasses.replace(tensor, data=tensor.data.to(self.device))
         return tensor.to(self.device)
+
+
+@contextlib.contextmanager
+def _finite(names: Sequence[str]) -> Iterator[None]:
+    """Raises WeightsError where weights turn out not to be finite."""
+    try:
+        yield
+    except NotFiniteError as error:
+        raise WeightsError(
+            f"the weights of {', '.join(names)} cannot be used: {error}. "
+            "The file is damaged or was made wrongly: fetch it again, or convert the model anew."
+        ) from error
 
 
 def _columns(tensor: Tensor | QuantTensor, part: slice) -> Tensor | QuantTensor:

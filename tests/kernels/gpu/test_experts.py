@@ -7,32 +7,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.gpu.interpreted import interpreted_device, interpreted_ops
+from tests.kernels.quantized import quantize
+from tests.kernels.routing import starts_of
 from tests.kernels.tolerance import assert_close
 
 from triolet_kernels.gpu import GpuOps
 from triolet_kernels.reference import ReferenceOps
 
 
-def starts_of(sizes: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *sizes]).cumsum(0).int()
-
-
-def check(sizes: list[int], dtype: torch.dtype, *, width: int = 72, is_weighted: bool = True) -> None:
+def check(sizes: list[int], dtype: torch.dtype, *, width: int = 72) -> None:
     ops, reference = interpreted_ops(), ReferenceOps()
-    weight = (torch.randn(len(sizes), 70, width) / 8).to(dtype)
-    x, factors = torch.randn(sum(sizes), width).to(dtype), torch.rand(sum(sizes))
-    row_weights = factors if is_weighted else None
-    expected = reference.expert_linear(
-        x, reference.pack_experts(weight, dtype), starts_of(sizes), row_weights
-    )
-    got = ops.expert_linear(x, ops.pack_experts(weight, dtype), starts_of(sizes), row_weights)
+    weights = list((torch.randn(len(sizes), 70, width) / 8).to(dtype))
+    x = torch.randn(sum(sizes), width).to(dtype)
+    expected = reference.expert_linear(x, reference.pack_experts(weights, dtype), starts_of(sizes))
+    got = ops.expert_linear(x, ops.pack_experts(weights, dtype), starts_of(sizes))
     assert_close(got, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_experts_with_many_rows_few_and_none(dtype: torch.dtype) -> None:
     check([0, 70, 1, 0, 16, 17, 0], dtype)
-    check([5], dtype, width=130, is_weighted=False)
+    check([5], dtype, width=130)
 
 
 def test_many_rows_of_each_expert() -> None:
@@ -45,10 +40,17 @@ def test_any_sizes(sizes: list[int]) -> None:
     check(sizes, torch.float32)
 
 
+def test_quantised_weights_are_widened_when_packed() -> None:
+    ops = interpreted_ops()
+    weights = [quantize(weight, "Q4_0") for weight in torch.randn(3, 8, 64)]
+    packed = ops.pack_experts(weights, torch.bfloat16)
+    assert torch.equal(packed.weight, torch.stack([one.dequantize() for one in weights]).bfloat16())
+
+
 def test_a_row_s_result_is_the_same_in_any_company() -> None:
     ops = GpuOps(interpreted_device(), is_batch_invariant=True)
-    weight, x = torch.randn(2, 9, 64), torch.randn(140, 64)
-    packed = ops.pack_experts(weight, torch.float32)
+    weights, x = list(torch.randn(2, 9, 64)), torch.randn(140, 64)
+    packed = ops.pack_experts(weights, torch.float32)
     together = ops.expert_linear(x, packed, starts_of([138, 2]))
     alone = ops.expert_linear(x[139:], packed, starts_of([0, 1]))
     assert torch.equal(together[139:], alone)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.errors import ModelFileError, UnknownArchitectureError
-from triolet.models.config import ModelConfig
+from triolet.models.config import ExpertsConfig, ModelConfig
 from triolet.models.config_gguf import from_gguf
 
 Shapes = dict[str, tuple[int, ...]]
@@ -87,7 +87,12 @@ def test_a_window_of_another_architecture_is_for_all_layers() -> None:
         ({"rope__scaling__type": "yarn"}, "rope.scaling.type is 'yarn', which is not supported"),
         ({"rope__scaling__type": "linear"}, "rope.scaling.factor is missing"),
         ({"rope__freq_base": float("nan")}, "rope.freq_base must be a number"),
-        ({"expert_count": 8}, "llama.expert_count is 8, which is not supported"),
+        ({"expert_count": 8}, "llama.expert_used_count is missing"),
+        ({"expert_count": 2000}, "llama.expert_count must be"),
+        ({"expert_count": 8, "expert_used_count": 9}, r"expert_used_count must be an integer in \[1, 8\]"),
+        ({"expert_count": 8, "expert_gating_func": 2}, "llama.expert_gating_func is 2, which"),
+        ({"expert_count": 8, "expert_weights_norm": False}, "expert_weights_norm is False"),
+        ({"expert_shared_count": 1}, "llama.expert_shared_count is 1"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
         ({"attention__sliding_window": 32, "attention__sliding_window_pattern": [True]}, "7 booleans"),
     ],
@@ -96,6 +101,20 @@ def test_wrong_and_unsupported_values_are_refused_by_name(changes: dict[str, Any
     with pytest.raises(ModelFileError, match=message) as error:
         read(**changes)
     assert error.value.message.startswith("m.gguf: ")
+
+
+def test_experts() -> None:
+    mixtral = read(expert_count=8, expert_used_count=2)
+    assert mixtral.experts == ExpertsConfig(count=8, num_chosen=2, is_normalized=True)
+    assert (mixtral.architecture, mixtral.intermediate_size) == ("llama", 96)
+    qwen = read("qwen3moe", expert_count=64, expert_used_count=4, expert_feed_forward_length=24)
+    assert qwen.experts == ExpertsConfig(count=64, num_chosen=4, is_normalized=True)
+    assert (qwen.architecture, qwen.intermediate_size, qwen.has_qk_norm) == ("qwen3_moe", 24, True)
+    assert read(expert_count=0).experts is None
+    with pytest.raises(ModelFileError, match=r"qwen2\.expert_count is 8, which is not supported"):
+        read("qwen2", expert_count=8)
+    with pytest.raises(ModelFileError, match=r"qwen3moe\.expert_count is missing"):
+        read("qwen3moe")
 
 
 def test_an_unknown_architecture_is_named_and_the_known_ones_are_listed() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig
 
 from triolet.errors import ModelFileError, ModelLoadError, UnknownArchitectureError
-from triolet.models.config import ARCHITECTURES, ModelConfig
+from triolet.models.config import ARCHITECTURES, ExpertsConfig, ModelConfig
 from triolet.models.config_huggingface import from_huggingface
 
 SIZES: dict[str, Any] = {
@@ -34,7 +34,7 @@ def test_sizes_are_those_that_transformers_wrote(model_type: str) -> None:
     config = from_huggingface(written(model_type, head_dim=32))
     assert config.architecture == model_type.removesuffix("_text")
     sizes = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers)
-    assert sizes == (1000, 64, 96, 7)
+    assert sizes == (1000, 64, 768 if model_type == "qwen3_moe" else 96, 7)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 32)
     assert (config.max_position_embeddings, config.rms_norm_eps) == (512, 1e-5)
     assert config.rope.dim == 32
@@ -45,19 +45,53 @@ def test_sizes_are_those_that_transformers_wrote(model_type: str) -> None:
 def test_absent_fields_take_the_value_of_transformers(model_type: str) -> None:
     """Every field that is not a size is left out; the result is that of the full config."""
     required = {*SIZES, "model_type"} - {"rms_norm_eps"}
-    full = written(model_type, rms_norm_eps=1e-6)
+    full = written(model_type, rms_norm_eps=1e-5 if model_type == "mixtral" else 1e-6)
     assert from_huggingface({name: full[name] for name in required}) == from_huggingface(full)
 
 
 def test_features_of_each_architecture() -> None:
     configs = {name: from_huggingface(written(name)) for name in MODEL_TYPES}
     assert [name for name, config in configs.items() if config.has_attention_bias] == ["qwen2"]
-    assert [name for name, config in configs.items() if config.has_qk_norm] == ["qwen3", "gemma3_text"]
+    assert [name for name, config in configs.items() if config.has_qk_norm] == [
+        "qwen3",
+        "gemma3_text",
+        "qwen3_moe",
+    ]
     assert [name for name, config in configs.items() if config.activation == "gelu_tanh"] == ["gemma3_text"]
     assert {config.embedding_multiplier for name, config in configs.items() if "gemma" not in name} == {1.0}
     assert configs["gemma3_text"].embedding_multiplier == 8.0
     assert configs["gemma3_text"].attention_scale == 256**-0.5
     assert configs["llama"].attention_scale == 16**-0.5
+
+
+def test_experts() -> None:
+    mixtral = from_huggingface(written("mixtral", num_local_experts=4, num_experts_per_tok=3))
+    assert mixtral.experts == ExpertsConfig(count=4, num_chosen=3, is_normalized=True)
+    sizes = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 24}
+    for is_normalized in (True, False):
+        qwen = from_huggingface(written("qwen3_moe", norm_topk_prob=is_normalized, **sizes))
+        assert qwen.experts == ExpertsConfig(count=16, num_chosen=4, is_normalized=is_normalized)
+        assert qwen.intermediate_size == 24
+    older = {"architectures": ["Qwen3MoeForCausalLM"], **SIZES, "num_experts": 32}
+    assert from_huggingface(older).num_experts == 32
+    assert from_huggingface(LLAMA).num_experts == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_experts": 2000}, r"num_experts must be an integer in \[1, 1024\]"),
+        ({"num_experts": 0}, "num_experts must be"),
+        ({"num_experts_per_tok": 129}, r"num_experts_per_tok must be an integer in \[1, 128\], got 129"),
+        ({"moe_intermediate_size": 0}, "moe_intermediate_size must be"),
+        ({"norm_topk_prob": 1}, "norm_topk_prob must be true or false"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step is 2, which is not supported; supported: 1"),
+        ({"mlp_only_layers": [0]}, "mlp_only_layers is an array of 1, which is not supported"),
+    ],
+)
+def test_wrong_values_of_experts_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelFileError, match=message):
+        from_huggingface({"model_type": "qwen3_moe", **SIZES, **changes})
 
 
 def windows(document: dict[str, Any], **changes: Any) -> tuple[int | None, ...]:
@@ -69,6 +103,10 @@ def test_windows() -> None:
     assert windows(written("mistral", sliding_window=64)) == (64,) * 7
     assert windows(written("mistral", sliding_window=None)) == (None,) * 7
     assert windows(written("qwen2", sliding_window=64)) == (None,) * 7
+    assert windows(written("mixtral")) == (None,) * 7
+    assert windows(written("mixtral", sliding_window=64)) == (64,) * 7
+    moe = written("qwen3_moe", use_sliding_window=True, sliding_window=64)
+    assert windows(moe) == (64,) * 7
     qwen = written("qwen3", use_sliding_window=True, sliding_window=64, max_window_layers=5)
     assert windows(qwen) == (None,) * 5 + (64,) * 2
     assert windows(written("gemma3_text", sliding_window=64)) == (64,) * 5 + (None, 64)
@@ -145,6 +183,8 @@ def test_linear_rope_scaling_and_its_old_name() -> None:
         ({"attention_bias": True}, "attention_bias is True, .*; supported: False or absent"),
         ({"mlp_bias": True}, "mlp_bias is True"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu', which is not supported; supported: 'silu'"),
+        ({"num_experts": 8}, "num_experts is 8, which is not supported"),
+        ({"num_local_experts": 8}, "num_local_experts is 8, which is not supported"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is an object of 1, which"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0, which is not supported"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0, which is not supported"),

@@ -128,6 +128,32 @@ def test_a_tensor_is_a_view_of_the_file_and_outlives_it(llama_gguf: Path) -> Non
     np.testing.assert_array_equal(first.numpy(), llama_tensors()["output_norm.weight"])
 
 
+EXPERTS = {**LLAMA_METADATA, "llama.expert_count": 3, "llama.expert_used_count": 2}
+
+
+def test_experts_are_parts_of_a_tensor(tmp_path: Path) -> None:
+    gates = np.random.default_rng(0).standard_normal((3, 64, 32), np.float32)
+    quantised = gguf.quants.quantize(gates, gguf.GGMLQuantizationType.Q8_0)
+    tensors: dict[str, TensorData] = {
+        "token_embd.weight": np.zeros((4, 32), np.float32),
+        "blk.0.ffn_up_exps.weight": gates,
+        "blk.0.ffn_gate_exps.weight": (quantised, "Q8_0"),
+        "blk.0.ffn_down_exps.weight": np.zeros((2, 32, 64), np.float32),
+    }
+    path = write_gguf(tmp_path / "e.gguf", metadata=EXPERTS, tensors=tensors)
+    with GGUFCheckpoint(path) as checkpoint:
+        shapes = checkpoint.tensor_shapes
+        for expert in range(3):
+            gate = f"model.layers.0.mlp.experts.{expert}.gate_proj.weight"
+            up = f"model.layers.0.mlp.experts.{expert}.up_proj.weight"
+            assert shapes[gate] == shapes[up] == (64, 32)
+            assert equal(checkpoint.tensor(up), torch.from_numpy(gates[expert]))
+            weight = checkpoint.tensor(gate)
+            assert isinstance(weight, QuantTensor)
+            np.testing.assert_array_equal(weight.data.numpy(), quantised[expert])
+    assert shapes["model.layers.0.mlp.experts.down_proj.weight"] == (2, 32, 64), "not of three experts"
+
+
 def test_rope_factors_enter_the_config(tmp_path: Path) -> None:
     factors = np.array([1, 2, 4, 8], np.float32)
     path = write_gguf(tmp_path / "r.gguf", tensors={**llama_tensors(), "rope_freqs.weight": factors})
@@ -155,10 +181,10 @@ def test_output_projection_tells_whether_the_embedding_is_tied(tmp_path: Path, l
 def test_a_tensor_without_a_known_name_keeps_its_own(tmp_path: Path) -> None:
     tensors: dict[str, TensorData] = {
         **llama_tensors(),
-        "blk.0.ffn_gate_exps.weight": np.zeros((2, 4, 32), np.float32),
+        "blk.0.ffn_gate_shexp.weight": np.zeros((2, 4, 32), np.float32),
     }
     with GGUFCheckpoint(write_gguf(tmp_path / "u.gguf", tensors=tensors)) as checkpoint:
-        assert "blk.0.ffn_gate_exps.weight" in checkpoint.tensor_shapes
+        assert "blk.0.ffn_gate_shexp.weight" in checkpoint.tensor_shapes
 
 
 def test_errors_name_the_tensor(tmp_path: Path) -> None:

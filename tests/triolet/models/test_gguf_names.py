@@ -11,6 +11,8 @@ LAYER = {
     "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm",
 }  # fmt: skip
+DENSE = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+EXPERTS = {"mlp.gate", "mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj"}
 QK_NORMS = {"self_attn.q_norm", "self_attn.k_norm"}
 SANDWICH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 
@@ -21,6 +23,8 @@ SANDWICH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
         ("llama", gguf.MODEL_ARCH.LLAMA, LAYER),
         ("qwen2", gguf.MODEL_ARCH.QWEN2, LAYER),
         ("qwen3", gguf.MODEL_ARCH.QWEN3, LAYER | QK_NORMS),
+        ("llama", gguf.MODEL_ARCH.LLAMA, LAYER | EXPERTS),
+        ("qwen3_moe", gguf.MODEL_ARCH.QWEN3MOE, (LAYER - DENSE) | QK_NORMS | EXPERTS),
         ("gemma3", gguf.MODEL_ARCH.GEMMA3, LAYER | QK_NORMS | SANDWICH_NORMS),
     ],
 )
@@ -39,7 +43,7 @@ def test_names_are_the_inverse_of_the_package(
 @pytest.mark.parametrize(
     "name",
     [
-        "", "rope_freqs.weight", "blk.0.ffn_gate_exps.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
+        "", "rope_freqs.weight", "blk.0.ffn_gate_shexp.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
         "blk.123456.attn_q.weight", "output.weight\n", "blk.1٣.attn_q.weight", "blk.0.token_embd.weight",
     ],
 )  # fmt: skip

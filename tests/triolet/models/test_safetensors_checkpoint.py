@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tests.triolet.models.model_files import equal
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -45,6 +45,45 @@ def test_tensors_are_those_written(tmp_path: Path, model_type: str, shard_size: 
         assert checkpoint.tensor_shapes == {name: tuple(value.shape) for name, value in state.items()}
         for name, value in state.items():
             assert equal(checkpoint.tensor(name), value)
+
+
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 3},
+    "qwen3_moe": {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+}
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+@pytest.mark.parametrize("model_type", MIXTURES)
+def test_experts_are_the_same_in_each_layout(tmp_path: Path, model_type: str, is_stacked: bool) -> None:
+    """``transformers`` writes a tensor for each, as the first files have it, and keeps them stacked."""
+    state = saved(tmp_path, model_type, **MIXTURES[model_type]).state_dict()
+    stored = set(load_file(tmp_path / "model.safetensors"))
+    assert any(".experts.2." in name for name in stored)
+    if is_stacked:
+        save_file(state, tmp_path / "model.safetensors")
+    with open_checkpoint(local_files(tmp_path)) as checkpoint:
+        for layer in range(2):
+            prefix = f"model.layers.{layer}.mlp"
+            assert equal(checkpoint.tensor(f"{prefix}.gate.weight"), state[f"{prefix}.gate.weight"])
+            for expert in range(3):
+                one = f"{prefix}.experts.{expert}"
+                gates, ups = state[f"{prefix}.experts.gate_up_proj"][expert].chunk(2)
+                assert equal(checkpoint.tensor(f"{one}.gate_proj.weight"), gates)
+                assert equal(checkpoint.tensor(f"{one}.up_proj.weight"), ups)
+                down = state[f"{prefix}.experts.down_proj"][expert]
+                assert equal(checkpoint.tensor(f"{one}.down_proj.weight"), down)
+        assert not any("experts.gate_up_proj" in name for name in checkpoint.tensor_shapes)
+
+
+def test_a_weight_in_two_layouts_is_refused(tmp_path: Path) -> None:
+    state = saved(tmp_path, "mixtral", num_local_experts=3).state_dict()
+    name = "model.layers.0.block_sparse_moe.experts.1.w2.weight"
+    save_file(state | {name: torch.ones(32, 48)}, tmp_path / "model.safetensors")
+    with pytest.raises(
+        ModelFileError, match=r"holds model\.layers\.0\.mlp\.experts\.1\.down_proj\.weight, as"
+    ):
+        open_checkpoint(local_files(tmp_path))
 
 
 def test_norms_of_gemma_are_plain_multipliers(tmp_path: Path) -> None:

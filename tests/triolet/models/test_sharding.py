@@ -35,6 +35,8 @@ CASES = (
     ("qwen3", 2, False),  # norms of heads
     ("gemma3", 2, True),  # windows, norms after; three blocks to cut between
     ("gemma3", 4, False),
+    ("mixtral", 2, False),  # of each expert a part
+    ("qwen3-moe", 2, True),
 )
 
 
