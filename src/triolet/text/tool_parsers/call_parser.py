@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from triolet.text.incremental import HeldSpace, IncrementalParser, Parsing
@@ -59,7 +60,11 @@ class CallParser(IncrementalParser):
         return 0 < self._num_calls == self._num_complete
 
     def finish(self) -> ParsedText:
+        """What was held back after a call is the beginning of a marker or of another call, and no content."""
+        is_after_call = self._num_calls > 0
         parsed = IncrementalParser.finish(self)
+        if is_after_call:
+            return replace(parsed, content="")
         return parsed if self._num_calls else parsed + ParsedText(self._held_space.take())
 
     # ---- what was found
@@ -96,9 +101,13 @@ class CallParser(IncrementalParser):
     # ---- what formats share
 
     def _read_arguments(self, emit: Callable[[str], None]) -> Parsing[bool]:
-        """A JSON object. A string that holds one, and null, are taken for what they stand for."""
-        if (yield from self._peek()) == "{":
-            return (yield from self._value(emit))
+        """A JSON object. A string that holds one, and null, are taken for what they stand for.
+
+        False if the text ends in it or before it.
+        """
+        first = yield from self._peek()
+        if first in ("{", ""):
+            return first == "{" and (yield from self._value(emit))
         held: list[str] = []
         is_whole = yield from self._value(held.append)
         text = "".join(held)

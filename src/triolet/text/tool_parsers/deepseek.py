@@ -39,7 +39,10 @@ class DeepSeekParser(CallParser):
             yield from self._space()
             yield from self._literal("```json")
         yield from self._space()
-        return marker is not None and (yield from self._call_of(name.strip()))
+        is_fence_open = (yield from self._peek()) == "`"  # cut off, or around something else
+        if marker is None or is_fence_open:
+            return False
+        return (yield from self._call_of(name.strip()))
 
 
 DEEPSEEK_V3 = ToolFormat(

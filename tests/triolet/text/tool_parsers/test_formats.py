@@ -44,6 +44,15 @@ def test_a_format_reads_what_it_forces(form: ToolFormat) -> None:
 
 
 @ALL
+@pytest.mark.parametrize("names", [["weather"], ["weather", "stop"]], ids=["one", "two"])
+def test_of_a_text_that_is_cut_off_nothing_but_calls_shows(form: ToolFormat, names: list[str]) -> None:
+    text = written(form, names)
+    cut = [parse(form, text[:size]) for size in range(len(text))]
+    assert {parsed.content for parsed in cut if parsed.tool_calls} <= {""}
+    assert all(ARGUMENTS.startswith(call.arguments) for parsed in cut for call in parsed.tool_calls)
+
+
+@ALL
 def test_an_answer_in_words_stays_as_it_is(form: ToolFormat) -> None:
     for text in ("Hello, you!\n\n{of} [all] \n", " ", "\n{", "<", '{"city": "Oslo"}', "[1, 2]"):
         assert parse(form, text).content == text

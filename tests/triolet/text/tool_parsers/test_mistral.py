@@ -27,6 +27,6 @@ def test_what_is_no_call_is_content() -> None:
 
 def test_nothing_is_lost_of_a_call_in_a_list_that_turns_out_to_be_none() -> None:
     first = '[TOOL_CALLS] [{"name": "stop", "arguments": {}}'
-    for rest in (' , {"nime": 1}]', ', {"name": "other", "arguments": {}}]', ", and so on", " and", ', {"na'):
+    for rest in (' , {"nime": 1}]', ', {"name": "other", "arguments": {}}]', ", and so on", " and"):
         parsed = parse(MISTRAL, first + rest)
         assert ([call.name for call in parsed.tool_calls], parsed.content) == (["stop"], rest)
