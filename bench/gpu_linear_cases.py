@@ -43,14 +43,14 @@ def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def _codes(kind: str) -> PackedCodes:
+def _codes(kind: str, num_outputs: int = NUM_OUTPUTS, width: int = WIDTH) -> PackedCodes:
     bits, group_size, offset = CODES[kind]
-    scales = _empty(NUM_OUTPUTS, WIDTH // group_size, dtype=torch.float16)
+    scales = _empty(num_outputs, width // group_size, dtype=torch.float16)
     return PackedCodes(
-        words=_empty(NUM_OUTPUTS, WIDTH * bits // 32, dtype=torch.int32),
+        words=_empty(num_outputs, width * bits // 32, dtype=torch.int32),
         scales=scales,
         minimums=scales if offset is None else None,
-        shape=(NUM_OUTPUTS, WIDTH),
+        shape=(num_outputs, width),
         bits=bits,
         group_size=group_size,
         offset=offset or 0,
@@ -75,17 +75,26 @@ def _quantized_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], obje
 
 
 def _dense_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:
-    invariant, experts = LinearKernels(device, is_batch_invariant=True), ExpertKernels(device)
+    invariant = LinearKernels(device, is_batch_invariant=True)
     weight, bias = _empty(NUM_OUTPUTS, WIDTH), _empty(NUM_OUTPUTS, dtype=torch.float32)
     for num_rows in (8, 512):
         x, packed = _empty(num_rows, WIDTH), PackedLinear(weight, bias)
         yield f"{num_rows} rows, batch-invariant", lambda x=x, p=packed: invariant.linear(x, p)  # type: ignore[misc]
-    mixture = PackedExperts(_empty(128, 1536, 2048))
-    starts = _empty(129, dtype=torch.int32)
-    for num_rows in (64, 8192):
-        x = _empty(num_rows, 2048)
-        yield f"128 experts, {num_rows} rows", lambda x=x: experts.expert_linear(x, mixture, starts)  # type: ignore[misc]
+    yield from _expert_cases(device)
     yield from _routing_cases(device)
+
+
+def _expert_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:
+    experts, starts = ExpertKernels(device), _empty(129, dtype=torch.int32)
+    weights: dict[str, torch.Tensor | PackedCodes] = {"": _empty(128 * 1536, 2048)}
+    weights |= {f" of {kind}": _codes(kind, 128 * 1536, 2048) for kind in CODES}
+
+    def start(weight: torch.Tensor | PackedCodes, num_rows: int) -> object:
+        return experts.expert_linear(_empty(num_rows, 2048), PackedExperts(weight, 128, (1536, 2048)), starts)
+
+    for name, weight in weights.items():
+        for num_rows in (64, 8192):
+            yield f"128 experts{name}, {num_rows} rows", lambda w=weight, n=num_rows: start(w, n)  # type: ignore[misc]
 
 
 def _routing_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -21,7 +21,13 @@ from triolet_kernels.gpu.code_rows import CodeRows
 from triolet_kernels.gpu.configurations import Configuration
 from triolet_kernels.gpu.launch import GpuDevice
 from triolet_kernels.gpu.linear_kernels import linear, quantized_row, sum_segments
-from triolet_kernels.gpu.quantized_weight import PackedCodes, is_packable, pack_codes
+from triolet_kernels.gpu.quantized_weight import (
+    PackedCodes,
+    constants_of,
+    is_packable,
+    pack_codes,
+    tensors_of,
+)
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedLinear"]
@@ -92,7 +98,7 @@ class LinearKernels:
             (triton.cdiv(num_outputs, tile["BLOCK_N"]), num_segments),
             configuration,
             *(x, weight.words, weight.scales, weight.minimums, parts, num_outputs, width, segment),
-            **_constants(weight),
+            **constants_of(weight),
         )
         self._sum(parts, packed.bias, output)
 
@@ -113,9 +119,9 @@ class LinearKernels:
             linear,
             (triton.cdiv(num_rows, tile["BLOCK_M"]), triton.cdiv(num_outputs, tile["BLOCK_N"]), num_segments),
             configuration,
-            *(x, *_tensors(weight), packed.bias, target, num_rows, num_outputs, width, segment),
+            *(x, *tensors_of(weight), packed.bias, target, num_rows, num_outputs, width, segment),
             IS_SPLIT=is_split,
-            **_constants(weight),
+            **constants_of(weight),
         )
         if is_split:
             self._sum(target, packed.bias, output)
@@ -147,18 +153,6 @@ class LinearKernels:
         wanted = -(-PROGRAMS_PER_MULTIPROCESSOR * self._device.num_multiprocessors // num_tiles)
         steps = -(-width // tile["BLOCK_K"])
         return tile["BLOCK_K"] * max(MIN_SEGMENT_STEPS, -(-steps // wanted))
-
-
-def _tensors(weight: Tensor | PackedCodes) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    if isinstance(weight, Tensor):
-        return weight, None, None
-    return weight.words, weight.scales, weight.minimums
-
-
-def _constants(weight: Tensor | PackedCodes) -> dict[str, int]:
-    if isinstance(weight, Tensor):
-        return {"BITS": 0, "GROUP": 0, "OFFSET": 0}
-    return {"BITS": weight.bits, "GROUP": weight.group_size, "OFFSET": weight.offset}
 
 
 def _moved(bias: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:

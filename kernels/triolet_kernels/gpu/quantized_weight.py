@@ -18,7 +18,7 @@ from torch import Tensor
 
 from triolet_kernels.quant import QuantTensor, check_finite
 
-__all__ = ["PackedCodes", "is_packable", "pack_codes"]
+__all__ = ["PackedCodes", "constants_of", "is_packable", "pack_codes", "tensors_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +79,20 @@ def pack_codes(weight: QuantTensor, device: torch.device) -> PackedCodes:
         group_size=layout.group_size,
         offset=layout.offset,
     )
+
+
+def tensors_of(weight: Tensor | PackedCodes) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """A weight, dense or in codes, as kernels take it: values or words, scales, minimums."""
+    if isinstance(weight, Tensor):
+        return weight, None, None
+    return weight.words, weight.scales, weight.minimums
+
+
+def constants_of(weight: Tensor | PackedCodes) -> dict[str, int]:
+    """What kernels of a weight, dense or in codes, are compiled for."""
+    if isinstance(weight, Tensor):
+        return {"BITS": 0, "GROUP": 0, "OFFSET": 0}
+    return {"BITS": weight.bits, "GROUP": weight.group_size, "OFFSET": weight.offset}
 
 
 def _to_words(codes: Tensor, bits: int) -> Tensor:

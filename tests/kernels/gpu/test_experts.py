@@ -12,6 +12,7 @@ from tests.kernels.routing import starts_of
 from tests.kernels.tolerance import assert_close
 
 from triolet_kernels.gpu import GpuOps
+from triolet_kernels.gpu.quantized_weight import PackedCodes
 from triolet_kernels.reference import ReferenceOps
 
 
@@ -40,11 +41,24 @@ def test_any_sizes(sizes: list[int]) -> None:
     check(sizes, torch.float32)
 
 
-def test_quantised_weights_are_widened_when_packed() -> None:
-    ops = interpreted_ops()
-    weights = [quantize(weight, "Q4_0") for weight in torch.randn(3, 8, 64)]
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize("sizes", [[3, 0, 20], [130, 90, 140]])
+def test_quantised_weights_stay_quantised(kind: str, sizes: list[int]) -> None:
+    ops, reference = interpreted_ops(), ReferenceOps()
+    weights = [quantize(weight, kind) for weight in torch.randn(3, 70, 96) / 8]
+    x = torch.randn(sum(sizes), 96)
+    packed = ops.pack_experts(weights, x.dtype)
+    assert isinstance(packed.weight, PackedCodes)
+    expected = reference.expert_linear(x, reference.pack_experts(weights, x.dtype), starts_of(sizes))
+    assert_close(ops.expert_linear(x, packed, starts_of(sizes)), expected)
+
+
+def test_experts_of_more_than_one_format_are_widened() -> None:
+    ops, (first, second) = interpreted_ops(), torch.randn(2, 8, 64)
+    weights = [quantize(first, "Q4_0"), quantize(second, "Q8_0")]
     packed = ops.pack_experts(weights, torch.bfloat16)
-    assert torch.equal(packed.weight, torch.stack([one.dequantize() for one in weights]).bfloat16())
+    assert isinstance(packed.weight, torch.Tensor)
+    assert torch.equal(packed.weight, torch.cat([one.dequantize() for one in weights]).bfloat16())
 
 
 def test_a_row_s_result_is_the_same_in_any_company() -> None:
