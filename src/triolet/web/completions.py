@@ -30,7 +30,7 @@ from triolet.web.schema import CompletionBody, decode_body
 from triolet.web.serving_engine import ServingEngine, TokenText
 from triolet.web.settings import WebSettings
 from triolet.web.sse import ChunkFrame
-from triolet.web.suffix import params_and_prompts
+from triolet.web.suffix import fill_in
 
 __all__ = ["CompletionShape", "add_completion_routes"]
 
@@ -117,10 +117,12 @@ def add_completion_routes(blueprint: Blueprint, engine: ServingEngine, settings:
     async def completions() -> Response:
         with counting_refusals(engine):
             body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), CompletionBody)
-            params, prompts = params_and_prompts(body, engine.tokenizer)
+            params, prompts = body.params(), body.prompts()
             options = body.options(caller_identity(body.user), given_timeout(), given_rank())
             head = AnswerHead.create("cmpl-", check_model(engine, body.model), settings)
             require_serving(engine)
+            if body.suffix:
+                params, prompts = fill_in(body.suffix, params, prompts, engine.tokenizer)
         is_truncated = body.truncate_prompt_tokens is not None
         with body.blaming_its_own_fields():
             generation = await submit_all(

@@ -1,6 +1,6 @@
 """``suffix`` of completions: the prompt becomes a request to fill the gap before it.
 
-Knows the body and the tokenizer, not how marks are found or what becomes of the prompt.
+Knows tokenizers and prompts, not how marks are found or what becomes of the prompt.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from dataclasses import replace
 from triolet.errors import InvalidRequestError
 from triolet.sampling_params import BeamSearchParams, SamplingParams
 from triolet.text.fill_in_middle import find_middle_format, middle_end_token_ids
-from triolet.web.schema import CompletionBody
 from triolet.web.serving_engine import TokenText
 
-__all__ = ["params_and_prompts"]
+__all__ = ["fill_in"]
+
+_Params = SamplingParams | BeamSearchParams
+_Prompts = list[str | list[int]]
 
 
-def params_and_prompts(
-    body: CompletionBody, tokenizer: TokenText
-) -> tuple[SamplingParams | BeamSearchParams, list[str | list[int]]]:
-    """How to choose tokens, and what to go on from: the prompts themselves where there is no suffix.
+def fill_in(
+    suffix: str, params: _Params, prompts: _Prompts, tokenizer: TokenText
+) -> tuple[_Params, _Prompts]:
+    """How to choose the tokens between each prompt and ``suffix``, and what to go on from.
 
     Raises :class:`InvalidRequestError` naming the field.
     """
-    params, prompts = body.params(), body.prompts()
-    if not body.suffix:
-        return params, prompts
     middle = find_middle_format(tokenizer)
     if middle is None:
         raise InvalidRequestError(
@@ -36,7 +35,7 @@ def params_and_prompts(
     if isinstance(params, SamplingParams):
         ends = middle_end_token_ids(tokenizer)
         params = replace(params, stop_token_ids=(*params.stop_token_ids, *ends))
-    return params, [middle.prompt(_text(prompt), body.suffix) for prompt in prompts]
+    return params, [middle.prompt(_text(prompt), suffix) for prompt in prompts]
 
 
 def _text(prompt: str | list[int]) -> str:

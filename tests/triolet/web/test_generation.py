@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from tests.triolet.web.fake_engine import FakeEngine
+from tests.triolet.web.serving import serving
 
 from triolet.errors import EngineDeadError, EngineGenerateError, OverloadedError
 from triolet.request import FinishReason, TokenLogprobs
@@ -202,3 +204,34 @@ def test_words_and_calls_are_told_in_their_order() -> None:
     assert list(plain.parts()) == ["abc"]
     assert list(replace(plain, tool_calls=calls).parts()) == [calls[0], "ab", *calls[1:], "c"]
     assert list(replace(plain, text="").parts()) == []
+
+
+async def test_nothing_of_the_model_is_asked_for_while_it_loads(anyio_backend_name: str) -> None:
+    """Every route that needs it answers 503: it has neither tokenizer nor template yet."""
+    engine = FakeEngine(is_loading_held=True)
+    del engine.tokenizer, engine.chat_template
+    messages = [{"role": "user", "content": "hi"}]
+    function = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    bodies: dict[str, list[Any]] = {
+        "/v1/completions": [
+            {"prompt": "hi"},
+            {"prompt": "hi", "suffix": "end"},
+            {"prompt": "hi", "echo": True},
+        ],
+        "/v1/chat/completions": [{"messages": messages}, {"messages": messages, "tools": [function]}],
+        "/v1/chat/completions/render": [{"messages": messages}],
+        "/v1/responses": [{"input": "hi"}, {"input": "hi", "truncation": "auto"}],
+        "/v1/messages": [{"messages": messages, "max_tokens": 1}],
+        "/v1/messages/count_tokens": [{"messages": messages}],
+        "/tokenize": [{"prompt": "hi"}, {"messages": messages}],
+        "/detokenize": [{"tokens": [1]}],
+    }
+    async with serving(engine, anyio_backend_name, is_ready=False) as running:
+        for path, some in bodies.items():
+            for body in some:
+                answer = await running.client.post(path, json=body)
+                assert (answer.status_code, "Retry-After" in answer.headers) == (503, True), (
+                    path,
+                    answer.text,
+                )
+        engine.finish_loading()
