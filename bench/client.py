@@ -97,6 +97,7 @@ class _Stream(asyncio.Protocol):
     def __init__(self, request: bytes, done: asyncio.Future[Timed]) -> None:
         self._request = request
         self._done = done
+        self._is_done = False
         self._head = b""
         self._status = 0
         self._decoder: ChunkedDecoder | None = None
@@ -121,6 +122,9 @@ class _Stream(asyncio.Protocol):
         self._events += data
         if self._status == 200:
             self._read_events(now)
+        # The end of the events is not the end of the answer, which has to be read before the next one can be.
+        if self._is_done and (self._decoder is None or self._decoder.is_finished):
+            self._finish()
 
     def _read_head(self, head: bytes) -> None:
         self._status = int(head.split(b" ", 2)[1])
@@ -131,7 +135,7 @@ class _Stream(asyncio.Protocol):
         *events, self._events = self._events.split(b"\n\n")
         for event in events:
             if event == b"data: [DONE]":
-                self._finish()
+                self._is_done = True
             elif event.startswith(b"data:"):
                 self._read_event(event[5:], now)
 
@@ -172,24 +176,50 @@ def _text_of(choice: dict[str, Any]) -> str | None:
     return choice.get("text") if delta is None else delta.get("content")
 
 
-async def stream_request(address: Address, path: str, body: dict[str, Any], timeout: float) -> Timed:
-    """POST ``body`` and read the stream to its end. Raises :class:`BenchError`."""
+async def stream_request(
+    address: Address,
+    path: str,
+    body: dict[str, Any],
+    timeout: float,
+    kept: list[asyncio.Transport] | None = None,
+) -> Timed:
+    """POST ``body`` and read the stream to its end. Raises :class:`BenchError`.
+
+    With ``kept`` a connection is taken from there, if there is one, and left there for the next request.
+    """
     payload = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
     request = (
         f"POST {address.path}{path} HTTP/1.1\r\nHost: {address.host}:{address.port}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
+        f"{'Connection: close' if kept is None else 'Connection: keep-alive'}\r\n\r\n"
     ).encode() + payload
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Timed] = loop.create_future()
+    done: asyncio.Future[Timed] = asyncio.get_running_loop().create_future()
+    stream = _Stream(request, done)
     try:
         async with asyncio.timeout(timeout):
-            transport, _ = await loop.create_connection(
-                lambda: _Stream(request, done), address.host, address.port
-            )
+            transport = await _send(stream, address, kept)
             try:
-                return await done
-            finally:
+                timed = await done
+            except BaseException:
                 transport.abort()
                 done.cancel()
+                raise
+            if kept is None:
+                transport.abort()
+            else:
+                kept.append(transport)
+            return timed
     except (OSError, TimeoutError) as error:
         raise BenchError(f"{type(error).__name__}: {error or f'nothing after {timeout:g} s'}") from error
+
+
+async def _send(stream: _Stream, address: Address, kept: list[asyncio.Transport] | None) -> asyncio.Transport:
+    """The connection on which the request goes out."""
+    if not kept:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: stream, address.host, address.port)
+        return transport
+    transport = kept.pop()
+    transport.set_protocol(stream)
+    stream.connection_made(transport)
+    return transport

@@ -7,8 +7,8 @@ There are three processes: this one is the client, the engine is another, and on
 counted, as the system tells it: HTTP and text, its link to the engine, its calls of the kernel. The engine
 computes nothing and takes steps of 10 ms, so that the server has done with one before the next ends: every
 token is an event then, where a busy server would write several as one and look cheaper for it.
-``events/token`` tells whether that held. Requests of one token, each on a connection of its own, tell what a
-request costs, long streams what an event adds.
+``events/token`` tells whether that held. Requests of one token tell what a request costs, each on a new
+connection and, as most clients have it, on one that is kept; long streams tell what an event adds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ __all__ = ["BACKENDS", "main", "measure"]
 BACKENDS = ("asyncio", "trio")
 TIMEOUT = 120.0
 
-_COLUMNS = ("loop", "us/event", "us/request", "events/token", "num_events", "num_requests")
+_COLUMNS = (
+    "loop", "us/event", "us/request", "us/kept", "events/token", "num_events", "num_requests",
+)  # fmt: skip
 
 
 def measure(loop: str, child: RunningServer, options: argparse.Namespace) -> dict[str, Any]:
@@ -43,22 +45,24 @@ def measure(loop: str, child: RunningServer, options: argparse.Namespace) -> dic
     url = child.server.url
     model = served_model(url)
 
-    def ask(num_requests: int, num_tokens: int) -> tuple[int, float]:
+    def ask(num_requests: int, num_tokens: int, *, is_kept: bool = False) -> tuple[int, float]:
         """How many events came, and the seconds of CPU."""
         before = _http_seconds(child)
-        answers = asyncio.run(_ask(url, model, num_requests, num_tokens, options))
+        answers = asyncio.run(_ask(url, model, num_requests, num_tokens, options, is_kept=is_kept))
         return sum(map(_num_events, answers)), _http_seconds(child) - before
 
     ask(options.streams, 4)  # to warm up
     num_short, short = ask(options.requests, 1)
+    num_kept, kept = ask(options.requests, 1, is_kept=True)
     num_long, long = ask(options.streams, options.tokens)
     # Two equations: seconds are so much for each request and so much for each event.
     per_event = (long - short * options.streams / options.requests) / (
         num_long - num_short * options.streams / options.requests
     )
-    per_request = short / options.requests - per_event * num_short / options.requests
     return {
-        "loop": loop, "us/event": per_event * 1e6, "us/request": per_request * 1e6,
+        "loop": loop, "us/event": per_event * 1e6,
+        "us/request": 1e6 * (short - per_event * num_short) / options.requests,
+        "us/kept": 1e6 * (kept - per_event * num_kept) / options.requests,
         "events/token": num_long / (options.streams * options.tokens),
         "num_events": num_long, "num_requests": options.requests,
     }  # fmt: skip
@@ -70,10 +74,17 @@ def _http_seconds(child: RunningServer) -> float:
 
 
 async def _ask(
-    url: str, model: str, num_requests: int, num_tokens: int, options: argparse.Namespace
+    url: str,
+    model: str,
+    num_requests: int,
+    num_tokens: int,
+    options: argparse.Namespace,
+    *,
+    is_kept: bool = False,
 ) -> list[Timed]:
     """The answers to so many requests, as many at a time as there are streams."""
     address = Address.parse(url)
+    connections: list[asyncio.Transport] | None = [] if is_kept else None
     body = {"model": model, "max_tokens": num_tokens, "ignore_eos": True}
     are_free = asyncio.Semaphore(options.streams)
 
@@ -81,9 +92,12 @@ async def _ask(
         async with are_free:
             prompt = make_prompt(index, options.prompt_words)
             chat = body | {"messages": [{"role": "user", "content": prompt}]}
-            return await stream_request(address, "/chat/completions", chat, TIMEOUT)
+            return await stream_request(address, "/chat/completions", chat, TIMEOUT, connections)
 
-    return await asyncio.gather(*map(ask, range(num_requests)))
+    answers = await asyncio.gather(*map(ask, range(num_requests)))
+    for connection in connections or ():
+        connection.abort()
+    return answers
 
 
 def _num_events(answer: Timed) -> int:

@@ -11,6 +11,7 @@ from triolet.errors import InvalidRequestError
 from triolet.models.source import ModelFiles
 from triolet.text.gguf_tokenizer import read_gguf_tokenizer
 from triolet.text.huggingface_tokenizer import read_huggingface_tokenizer
+from triolet.text.text_pieces import pieces_of
 from triolet.text.token_bytes import spell_tokens
 from triolet.text.tokenizer_parts import TokenizerParts
 
@@ -36,6 +37,7 @@ class Tokenizer:
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
+        self._text_pieces = pieces_of(parts.backend, self._encode_bare)
         spelling = spell_tokens(parts.backend)
         self._pieces = spelling.pieces
         self.has_leading_space = spelling.has_leading_space
@@ -74,11 +76,21 @@ class Tokenizer:
         that is not Unicode (a lone surrogate).
         """
         try:
-            if len(text) < LONG_TEXT:
-                return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-            return self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            if add_special_tokens or self._text_pieces is None:
+                return self._encode_whole(text, add_special_tokens)
+            return self._text_pieces.encode(text)
         except TypeError:
             raise _not_unicode(text) from None
+
+    def _encode_bare(self, text: str) -> list[int]:
+        return self._encode_whole(text, False)
+
+    def _encode_whole(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) < LONG_TEXT:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        else:
+            ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ``token_ids``; bytes that are not UTF-8 become U+FFFD, unknown ids nothing.

@@ -24,6 +24,7 @@ from triolet.web.chat import add_chat_routes
 from triolet.web.completions import add_completion_routes
 from triolet.web.control_api import CONTROL_ENDPOINTS, add_control_routes
 from triolet.web.cors import Cors
+from triolet.web.direct_handling import NoSessions, direct
 from triolet.web.document_api import add_document_routes
 from triolet.web.early_refusal import EarlyRefusalMiddleware, EarlyRefusals
 from triolet.web.errors import install_error_handlers
@@ -153,4 +154,7 @@ def _put_around(app: Any, refusals: EarlyRefusals) -> None:
 
 def _application(backend: Backend) -> Quart:
     kind = QuartTrio if backend == "trio" else Quart
-    return kind(__name__, static_folder=None)
+    app = kind(__name__, static_folder=None)
+    app.asgi_http_class = direct(app.asgi_http_class)
+    app.session_interface = NoSessions()  # type: ignore[assignment]
+    return app

@@ -7,7 +7,9 @@
 - Where there are too many connections, one of those that are too many gets what probes ask for, else 503.
 - A further piece of a streamed answer takes a short way: h11 and its states cost more than all else did.
 - While there is too much work most requests are refused before h11 has seen them.
-- The head of an answer waits for what follows it, as ASGI has it, and both go out in one write.
+- The head of an answer waits for what follows it, as ASGI has it, and both go out in one write. So do the
+  last piece of a stream and its end.
+- Whoever makes an answer is called when its reader leaves, and need not wait for a message that says so.
 - No other protocol is spoken, as all of this holds for HTTP/1 alone, and no request is taken whose end two
   readers could see at two places.
 
@@ -28,7 +30,7 @@ import hypercorn.protocol.h11
 import msgspec
 from h11._writers import ChunkedWriter
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Body
+from hypercorn.protocol.events import Body, Request, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
@@ -36,6 +38,7 @@ from hypercorn.utils import suppress_body
 
 from triolet.errors import OverloadedError, RequestError
 from triolet.web.errors import error_body
+from triolet.web.middleware import DEPARTURE, Departure
 from triolet.web.unread import UnreadRequests
 
 __all__ = ["MAX_EARLY_BYTES", "UnreadableRequestError", "install_http1"]
@@ -84,19 +87,59 @@ class _Connection(h11.Connection):
         return h11.NEED_DATA if event is h11.PAUSED else event
 
 
+class _LastBody(Body):
+    """A piece behind which the end comes at once."""
+
+
 class _Stream(HTTPStream):
-    """Hands a further piece of a body straight on."""
+    """Hands a piece of a body straight on, and tells whoever makes the answer when its reader has left."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.departure = Departure()
+
+    async def handle(self, event: StreamEvent) -> None:
+        if isinstance(event, StreamClosed) and self.state is not ASGIHTTPState.CLOSED:
+            self.departure.tell()
+        await super().handle(event)
+        if isinstance(event, Request):
+            self.scope["extensions"][DEPARTURE] = self.departure  # type: ignore[assignment]
 
     def app_send(self, message: Any) -> Awaitable[None]:  # type: ignore[override]
         if (
             message is None
-            or not message.get("more_body")
-            or not message["body"]
+            or not message.get("body")
             or self.state is not ASGIHTTPState.RESPONSE
             or suppress_body(self.scope["method"], self.response["status"])
         ):
             return super().app_send(message)
-        return self.send(Body(self.stream_id, message["body"]))
+        if message.get("more_body"):
+            return self.send(Body(self.stream_id, message["body"]))
+        return self._send_last(message["body"])
+
+    async def _send_last(self, data: bytes) -> None:
+        await self.send(_LastBody(self.stream_id, data))
+        await self._send_closed()
+
+
+class _Turn:
+    """A lock that costs next to nothing where nobody else has it, which is nearly always."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._is_free: anyio.Event | None = None
+
+    async def __aenter__(self) -> None:
+        while self._is_taken:
+            self._is_free = self._is_free or anyio.Event()
+            await self._is_free.wait()
+        self._is_taken = True
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_taken = False
+        if self._is_free is not None:
+            self._is_free.set()
+            self._is_free = None
 
 
 class _Protocol(H11Protocol):
@@ -106,14 +149,14 @@ class _Protocol(H11Protocol):
             h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size
         )
         # The reader and the end of an answer both take events; their order must not be mixed up.
-        self._taking_events = anyio.Lock(fast_acquire=True)
+        self._taking_events = _Turn()
         self._is_closed = False
-        self._head = b""
         # A host's own server, which has the same connections, has nothing to refuse.
         refusals = getattr(self.config, "refusals", None)
         self._unread: UnreadRequests | None = None
         if refusals is not None:
             self._unread = UnreadRequests(refusals, self._more_headers)
+        self._held = b""
 
     def take_probes_only(self) -> None:
         """Answer nothing else on this connection: it is one too many."""
@@ -149,8 +192,9 @@ class _Protocol(H11Protocol):
 
     def stream_send(self, event: StreamEvent) -> Awaitable[None]:  # type: ignore[override]
         """Frames a piece of a chunked body here: h11 takes ten times as long over it."""
-        if type(event) is Body and type(getattr(self.connection, "_writer", None)) is ChunkedWriter:
-            return self._write(b"%x\r\n%b\r\n" % (len(event.data), event.data))
+        if isinstance(event, Body) and type(getattr(self.connection, "_writer", None)) is ChunkedWriter:
+            piece = b"%x\r\n%b\r\n" % (len(event.data), event.data)
+            return self._write(piece) if type(event) is Body else self._hold(piece)
         return super().stream_send(event)
 
     async def _send_h11_event(self, event: Any) -> None:
@@ -161,13 +205,17 @@ class _Protocol(H11Protocol):
                 raise
             return
         if type(event) is h11.Response:
-            self._head = data
-        elif data or self._head:
+            await self._hold(data)
+        elif data or self._held:
             await self._write(data)
 
+    async def _hold(self, data: bytes) -> None:
+        """Write it with what follows."""
+        self._held += data
+
     def _write(self, data: bytes) -> Awaitable[None]:
-        if self._head:
-            data, self._head = self._head + data, b""
+        if self._held:
+            data, self._held = self._held + data, b""
         return self.send(RawData(data))
 
     async def _maybe_recycle(self) -> None:
@@ -192,6 +240,15 @@ class _Protocol(H11Protocol):
                 http_version=request.http_version,
             )
         await super()._create_stream(request)
+        if isinstance(self.stream, _Stream):
+            self.stream.departure.has_whole_request = self._has_whole(request)
+
+    def _has_whole(self, request: h11.Request) -> bool:
+        """Whether the body of this request has come with its head."""
+        fields = dict(request.headers)
+        if b"transfer-encoding" in fields:
+            return False
+        return int(fields.get(b"content-length", 0)) <= len(self.connection.trailing_data[0])
 
     async def _send_error_response(self, status_code: int) -> None:
         """What is not taken as a request is answered in the shape of any other error."""
@@ -210,7 +267,7 @@ class _Protocol(H11Protocol):
         with suppress(h11.LocalProtocolError):  # an answer to HEAD has no body
             await self._send_h11_event(h11.Data(data=body))
             await self._send_h11_event(h11.EndOfMessage())
-        if self._head:
+        if self._held:
             await self._write(b"")
 
     async def _stop_idling(self) -> None:
@@ -256,4 +313,4 @@ def _check_head(request: h11.Request) -> None:
 def install_http1() -> None:
     """Use it for the connections of this process from here on."""
     hypercorn.protocol.H11Protocol = _Protocol  # type: ignore[attr-defined]
-    hypercorn.protocol.h11.HTTPStream = _Stream  # type: ignore[attr-defined]
+    hypercorn.protocol.h11.HTTPStream = _Stream  # type: ignore[attr-defined,assignment]

@@ -10,13 +10,49 @@ from typing import Any
 
 import anyio
 
-__all__ = ["ASGIApp", "FinalSendShield", "OpenRequests", "Receive", "Scope", "Send"]
+__all__ = [
+    "DEPARTURE",
+    "ASGIApp",
+    "Departure",
+    "FinalSendShield",
+    "Message",
+    "OpenRequests",
+    "Receive",
+    "Scope",
+    "Send",
+]
+
+DEPARTURE = "triolet.departure"
+"""The ASGI extension under which a request has its :class:`Departure`, if the server can tell of it."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Departure:
+    """Tells whoever handles a request that its client has left, or that it is to end as if it had.
+
+    ``has_whole_request``: all of it had come before it was handed over.
+    """
+
+    def __init__(self, *, has_whole_request: bool = False) -> None:
+        self.has_whole_request = has_whole_request
+        self._is_told = False
+        self._callback: Callable[[], Any] = lambda: None
+
+    def call(self, callback: Callable[[], Any]) -> None:
+        """Call this then; at once if it is too late."""
+        self._callback = callback
+        if self._is_told:
+            callback()
+
+    def tell(self) -> None:
+        """May be told again."""
+        self._is_told = True
+        self._callback()
 
 
 class FinalSendShield:
@@ -75,6 +111,7 @@ class OpenRequests:
         self._is_idle.set()
         self._is_closed = False
         self._waits: set[anyio.CancelScope] = set()
+        self._departures: set[Departure] = set()
 
     @property
     def num_open(self) -> int:
@@ -94,6 +131,8 @@ class OpenRequests:
         self._is_closed = True
         for wait in self._waits:
             wait.cancel()
+        for departure in self._departures:
+            departure.tell()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,18 +153,21 @@ class OpenRequests:
                         self._waits.discard(wait)
             return {"type": "http.disconnect"}
 
-        self._enter()
+        departure = (scope.get("extensions") or {}).get(DEPARTURE, Departure())
+        self._enter(departure)
         try:
             await self._app(scope, interruptible_receive, send)
         finally:
-            self._leave()
+            self._leave(departure)
 
-    def _enter(self) -> None:
+    def _enter(self, departure: Departure) -> None:
+        self._departures.add(departure)
         if self._num_open == 0:
             self._is_idle = anyio.Event()
         self._num_open += 1
 
-    def _leave(self) -> None:
+    def _leave(self, departure: Departure) -> None:
+        self._departures.discard(departure)
         self._num_open -= 1
         if self._num_open == 0:
             self._is_idle.set()

@@ -97,6 +97,8 @@ class EventStream:
     ``ping_interval`` seconds after the last bytes there is a ping, whatever the engine does: outputs may hold
     nothing to tell yet, as while a call is read. ``tell_progress`` writes how far the prompts are.
 
+    ``is_ended``: there is nothing behind what it gave last.
+
     A class and no generator: the code after a ``yield`` does not run when an iterator is dropped unstarted.
     """
 
@@ -114,7 +116,7 @@ class EventStream:
         self._tell_progress = tell_progress
         self._num_computed_tokens = 0
         self._ping_interval = ping_interval
-        self._is_ended = False
+        self.is_ended = False
         self._clock = loop_clock()
         self._ping_at = self._clock() + ping_interval
         self._ready: bytes | None = shape.opening() + (self._encode(first) or PING)
@@ -126,7 +128,7 @@ class EventStream:
         if self._ready is not None:
             ready, self._ready = self._ready, None
             return ready
-        if self._is_ended:
+        if self.is_ended:
             raise StopAsyncIteration
         try:
             while not (events := self._encode(await self._generation.next(self._ping_at))):
@@ -143,7 +145,7 @@ class EventStream:
         return events
 
     async def aclose(self) -> None:
-        self._is_ended = True
+        self.is_ended = True
         self._generation.abort()
 
     def _encode(self, deltas: Sequence[Delta]) -> bytes:
@@ -153,7 +155,7 @@ class EventStream:
             events = self._news_of_prompts(self._tell_progress) + events
         if not self._generation.is_finished:
             return events
-        self._is_ended = True
+        self.is_ended = True
         return events + self._shape.closing(self._generation.usage)
 
     def _news_of_prompts(self, tell: Callable[[PromptProgress], bytes]) -> bytes:
@@ -164,7 +166,7 @@ class EventStream:
         return tell(progress)
 
     def _end_with(self, error: Exception) -> bytes:
-        self._is_ended = True
+        self.is_ended = True
         if not isinstance(error, TrioletError):
             logger.error("unexpected error while streaming an answer", exc_info=error)
             error = EngineGenerateError("Internal server error; its cause is in the server's log.")

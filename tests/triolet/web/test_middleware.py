@@ -9,7 +9,7 @@ import pytest
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
 
-from triolet.web.middleware import FinalSendShield, OpenRequests
+from triolet.web.middleware import DEPARTURE, Departure, FinalSendShield, OpenRequests
 
 pytestmark = pytest.mark.anyio
 BODY = {"prompt": "hi", "max_tokens": 4}
@@ -136,3 +136,34 @@ async def test_a_request_whose_body_never_comes_does_not_outlive_the_server(anyi
             await running.server.drain()
         assert running.server.num_open_requests == 0
     assert running.exits == []
+
+
+async def test_a_request_that_is_called_and_does_not_ask_is_ended_as_well() -> None:
+    departure = Departure()
+    ended = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        with anyio.CancelScope() as handling:
+            departure.call(handling.cancel)
+            await anyio.sleep_forever()
+        ended.append(True)
+
+    requests = OpenRequests(app, app)
+    scope = {"type": "http", "extensions": {DEPARTURE: departure}}
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(requests, scope, None, None)  # type: ignore[arg-type]
+            await anyio.wait_all_tasks_blocked()
+            requests.disconnect_all()
+    assert ended == [True]
+    assert requests.num_open == 0
+
+
+async def test_a_departure_is_told_of_early_late_and_twice() -> None:
+    told: list[str] = []
+    departure = Departure()
+    departure.call(lambda: told.append("late"))
+    departure.tell()
+    departure.call(lambda: told.append("at once"))
+    departure.tell()
+    assert told == ["late", "at once", "at once"]
