@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 import triolet
 from triolet.web.route_descriptions import Parameter, Route
+from triolet.web.stated_rules import with_rules
 
 __all__ = ["Error", "ErrorObject", "MessageError", "MessageErrorObject", "openapi_document"]
 
@@ -72,6 +73,7 @@ def openapi_document(routes: Iterable[Route], *, prefix: str = "") -> dict[str, 
     routes = list(routes)
     kinds = list(dict.fromkeys([*(kind for route in routes for kind in _kinds(route)), Error, MessageError]))
     references, schemas = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    schemas = {name: with_rules(name, schema) for name, schema in schemas.items()}
     schema_of = dict(zip(kinds, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

@@ -90,6 +90,7 @@ def add_token_routes(blueprint: Blueprint, engine: ServingEngine, settings: WebS
         check_num_messages(body.messages, settings.max_num_messages)
         with body.blaming_its_own_fields():
             params = body.params()
+            body.options("")
         messages = body.message_mappings()
         check_model(engine, body.model)
         require_serving(engine)
