@@ -50,6 +50,10 @@ def test_a_response_is_answered_streamed_kept_and_gone_on_from(client: openai.Op
     assert plain.usage is not None
     assert 0 < plain.usage.output_tokens <= 16
     assert client.responses.retrieve(plain.id).output_text == text
+    counted = client.responses.input_tokens.count(
+        model=MODEL, instructions="Be brief.", input="Name a colour."
+    )
+    assert counted.input_tokens == plain.usage.input_tokens
     second = client.responses.create(input="Another one.", previous_response_id=plain.id, **asked)
     listed = client.responses.input_items.list(second.id, order="asc").data
     assert [(item.type, getattr(item, "role", None)) for item in listed] == [

@@ -27,6 +27,7 @@ __all__ = [
 HARMLESS = frozenset({
     "cache_prompt",
     "metadata",
+    "prediction",
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
@@ -34,7 +35,7 @@ HARMLESS = frozenset({
     "store",
     "timings_per_token",
 })  # fmt: skip
-"""Accepted and ignored: book-keeping, and hints about caching."""
+"""Accepted and ignored: book-keeping, and hints about what may be computed faster."""
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "early_stopping": (False,),
@@ -63,8 +64,7 @@ CHAT_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
-    "prediction": (),
-    "verbosity": (),
+    "verbosity": ("medium",),
     "web_search_options": (),
 }
 """Fields of a chat completion that are not served, with the values of them that ask for nothing."""

@@ -16,7 +16,7 @@ from triolet.errors import InvalidRequestError
 from triolet.web.answer import AnswerHead, answer, check_model, json_response
 from triolet.web.auth import caller_identity, caller_key
 from triolet.web.body import read_body
-from triolet.web.chat_request import prepare_chat, submit_chat
+from triolet.web.chat_request import ChatRequest, prepare_chat, submit_chat
 from triolet.web.generation import Generation, counting_refusals, require_serving
 from triolet.web.headers import given_rank, given_timeout
 from triolet.web.logprobs import ChatLogprobs
@@ -35,6 +35,7 @@ from triolet.web.schema import decode_body
 from triolet.web.serving_engine import ServingEngine
 from triolet.web.settings import WebSettings
 from triolet.web.sse import stream_response
+from triolet.web.tokens_api import rendered_prompt
 
 __all__ = ["add_response_routes"]
 
@@ -83,6 +84,16 @@ def add_response_routes(blueprint: Blueprint, engine: ServingEngine, settings: W
             generation, shape, is_streamed=bool(body.stream), ping_interval=settings.ping_interval
         )
 
+    @blueprint.post("/v1/responses/input_tokens")
+    async def count_input_tokens() -> Response:
+        body = decode_body(await read_body(request, max_bytes=settings.max_body_bytes), ResponsesBody)
+        check_model(engine, body.model)
+        require_serving(engine)
+        conversation = await read_conversation(body, PREFIX, directory, caller_key())
+        chat = await _chat(engine, truncation, body, conversation.items, settings)
+        prompt = await rendered_prompt(engine, chat)
+        return json_response({"object": "response.input_tokens", "input_tokens": prompt["count"]})
+
     _add_stored_response_routes(blueprint, directory, settings.ping_interval)
 
 
@@ -124,24 +135,34 @@ async def _submit(
 ) -> Generation:
     """The engine's work on the chat that the response answers."""
     with counting_refusals(engine):
-        chat_body = body.as_chat()
-    with counting_refusals(engine), blaming_response_fields(), chat_body.blaming_its_own_fields():
-        check_num_messages(items, settings.max_num_messages)
         options = body.options(caller_identity(body.user), given_timeout(), given_rank())
-        chat = await prepare_chat(
-            engine, chat_body, chat_body.params(), messages_of(body.instructions, items)
-        )
-        if body.truncation == "auto":
-            chat = await truncation.shorten(chat, body.max_output_tokens)
+        chat = await _chat(engine, truncation, body, items, settings)
     return await submit_chat(
         engine,
-        chat_body,
+        body.as_chat(),
         chat,
         request_id=response_id,
         options=options,
         is_leaving=settings.is_leaving,
         blaming=blaming_response_fields,
     )
+
+
+async def _chat(
+    engine: ServingEngine,
+    truncation: Truncation,
+    body: ResponsesBody,
+    items: Sequence[Item],
+    settings: WebSettings,
+) -> ChatRequest:
+    """The chat that the response answers. Raises :class:`InvalidRequestError` naming what was sent."""
+    chat_body = body.as_chat()
+    with blaming_response_fields(), chat_body.blaming_its_own_fields():
+        check_num_messages(items, settings.max_num_messages)
+        chat = await prepare_chat(
+            engine, chat_body, chat_body.params(), messages_of(body.instructions, items)
+        )
+        return await truncation.shorten(chat, body.max_output_tokens) if body.truncation == "auto" else chat
 
 
 async def _event_stream(

@@ -15,6 +15,7 @@ from triolet.web.openai_answers import TokenLogprob
 __all__ = [
     "CallOfResponse",
     "CallOutput",
+    "CountedInput",
     "DeletedResponse",
     "IncompleteDetails",
     "InputItems",
@@ -110,6 +111,13 @@ class InputTokensDetails(Struct):
     """Of the tokens of the prompt, those found in the prefix cache."""
 
     cached_tokens: int
+
+
+class CountedInput(Struct):
+    """``POST /v1/responses/input_tokens``."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class OutputTokensDetails(Struct):

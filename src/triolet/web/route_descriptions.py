@@ -37,7 +37,7 @@ from triolet.web.operation_answers import (
     SleepState,
     Version,
 )
-from triolet.web.responses_answers import DeletedResponse, InputItems, Response
+from triolet.web.responses_answers import CountedInput, DeletedResponse, InputItems, Response
 from triolet.web.responses_events import ResponseEvent
 from triolet.web.responses_schema import ResponsesBody
 from triolet.web.schema import ChatBody, CompletionBody
@@ -153,6 +153,10 @@ ROUTES: tuple[Route, ...] = (
     _post(
         "/v1/messages/count_tokens", "The number of tokens that the same conversation begins with.", "tokens",
         body=CountTokensBody, example={"messages": _HELLO}, answer=CountedTokens,
+    ),
+    _post(
+        "/v1/responses/input_tokens", "The number of tokens that the same response begins with.", "tokens",
+        body=ResponsesBody, example={"input": "Hello!"}, answer=CountedInput,
     ),
     _post(
         "/tokenize", "The tokens of a text or of a conversation.", "tokens",

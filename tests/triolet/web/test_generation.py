@@ -221,6 +221,7 @@ async def test_nothing_of_the_model_is_asked_for_while_it_loads(anyio_backend_na
         "/v1/chat/completions": [{"messages": messages}, {"messages": messages, "tools": [function]}],
         "/v1/chat/completions/render": [{"messages": messages}],
         "/v1/responses": [{"input": "hi"}, {"input": "hi", "truncation": "auto"}],
+        "/v1/responses/input_tokens": [{"input": "hi"}],
         "/v1/messages": [{"messages": messages, "max_tokens": 1}],
         "/v1/messages/count_tokens": [{"messages": messages}],
         "/tokenize": [{"prompt": "hi"}, {"messages": messages}],

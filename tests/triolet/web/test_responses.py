@@ -32,6 +32,23 @@ def reasoning_engine(reply: str, **options: Any) -> FakeEngine:
     return engine
 
 
+async def test_the_input_is_counted_without_an_answer(anyio_backend_name: str) -> None:
+    body = {"input": "hi", "instructions": "be brief", "tools": TOOLS[:1]}
+    path = f"{PATH}/input_tokens"
+    async with serving(FakeEngine(), anyio_backend_name) as running:
+        first = (await running.client.post(PATH, json=body)).json()
+        counted = (await running.client.post(path, json=body)).json()
+        after = {"input": "and?", "previous_response_id": first["id"]}
+        longer = (await running.client.post(path, json=after)).json()
+        wrong = await running.client.post(path, json={"input": [{"type": "message", "role": "critic"}]})
+        assert len(running.engine.submitted) == 1
+    size = len("<system>be brief<user>hi<assistant>")
+    assert counted == {"object": "response.input_tokens", "input_tokens": size}
+    size = len(f"<user>hi<assistant>{REPLY}<user>and?<assistant>".encode())
+    assert longer["input_tokens"] == size
+    assert (wrong.status_code, wrong.json()["error"]["param"][:8]) == (400, "input[0]")
+
+
 async def test_a_response_has_the_shape_of_the_api(anyio_backend_name: str) -> None:
     async with serving(FakeEngine(), anyio_backend_name) as running:
         answer = await running.client.post(

@@ -239,10 +239,10 @@ def test_a_wrong_or_unserved_field_of_a_completion_is_named(fields: dict[str, An
             "tools": [],
         },
         {"tool_choice": "none", "response_format": {"type": "text"}, "parallel_tool_calls": True},
-        {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
+        {"user": "me", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "prediction": {}},
         {"repetition_penalty": 1.0, "min_tokens": 0, "use_beam_search": False, "priority": 0},
         {"length_penalty": 1, "early_stopping": False, "bad_words": [], "logit_bias": {}},
-        {"chat_template_kwargs": {}, "modalities": ["text"], "verbosity": None},
+        {"chat_template_kwargs": {}, "modalities": ["text"], "verbosity": "medium"},
     ],
 )
 def test_values_that_ask_for_nothing_are_accepted(fields: dict[str, Any]) -> None:
