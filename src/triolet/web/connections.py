@@ -5,29 +5,35 @@ Where all are busy a few more are taken, which get what probes ask for and else 
 once. So a crowd ends nobody's answer, and nobody takes a server for dead that is only crowded.
 
 They are closed where nothing is asked for a while. Hypercorn has a task for each that waits for that, made
-anew after each request, which cost as much as reading one; here one task does it for all.
+anew after each request, which cost as much as reading one; here one task does it for all. None is closed for
+which something has come that nobody has looked at yet: its client could not know that it is too late.
 
 Knows nothing of what is said on a connection.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import resource
 import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import anyio
 from hypercorn.typing import SingleTask
 
-__all__ = ["NUM_SPARE", "Connections", "close_idle", "connection_limit", "counted"]
+__all__ = ["NUM_SPARE", "Connections", "close_idle", "connection_limit", "counted", "has_unread"]
 
 T = TypeVar("T")
 
 NUM_SPARE = 32
 """Connections beyond the limit, for probes and to say no."""
+NUM_ASKED = 8
+"""How many are asked to make room whether something has come for them."""
 MIN_OTHER_FILES = 64
 """Files that are kept for all else: the model, engine processes, the event loop."""
 
@@ -42,11 +48,21 @@ def connection_limit(num_files: int) -> int:
 
 
 class Connections(Generic[T]):
-    """Those that are open, at most ``limit`` and the spare ones. ``clock``: monotonic, in seconds."""
+    """Those that are open, at most ``limit`` and the spare ones. ``clock``: monotonic, in seconds.
 
-    def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    One that ``has_news`` is about to do something, and is not to be closed.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        has_news: Callable[[T], bool] = lambda _: False,
+    ) -> None:
         self._limit = limit
         self._clock = clock
+        self._has_news = has_news
         self._open: set[T] = set()
         self._waiting: dict[T, float] = {}
         """Since when, the longest first."""
@@ -55,7 +71,7 @@ class Connections(Generic[T]):
 
     def enter(self, connection: T) -> T | None:
         """Count one that has come. What is returned has to be closed, and may be that one itself."""
-        going = next(iter(self._waiting), None) if len(self._open) >= self._limit else None
+        going = self._one_without_news() if len(self._open) >= self._limit else None
         if going is not None:
             self.leave(going)
         elif len(self._open) >= self._limit + NUM_SPARE:
@@ -89,10 +105,20 @@ class Connections(Generic[T]):
     def take_idle(self, seconds: float) -> list[T]:
         """Those that have waited so long, which are to be closed, and no longer count as waiting."""
         now = self._clock()
-        idle = [connection for connection, since in self._waiting.items() if now - since >= seconds]
-        for connection in idle:
-            self.work(connection)
+        old = [connection for connection, since in self._waiting.items() if now - since >= seconds]
+        idle = []
+        for connection in old:
+            if self._has_news(connection):
+                self.wait(connection)
+            else:
+                self.work(connection)
+                idle.append(connection)
         return idle
+
+    def _one_without_news(self) -> T | None:
+        """Of those that have waited longest."""
+        longest = islice(self._waiting, NUM_ASKED)
+        return next((connection for connection in longest if not self._has_news(connection)), None)
 
     def seconds_left(self, seconds: float) -> float:
         """How long none can have waited so long."""
@@ -114,6 +140,26 @@ class Connections(Generic[T]):
                 "Raise the limit (ulimit -n, LimitNOFILE=) to serve more at once",
                 self._limit,
             )
+
+
+def has_unread(connection: Any) -> bool:
+    """Whether something has come on a worker's connection that nobody has looked at yet.
+
+    Under TLS it may be something else than a request, which is then found out by looking.
+    """
+    reader = getattr(connection, "reader", None)
+    if reader is None:  # Trio
+        stream = getattr(connection.stream, "transport_stream", connection.stream)
+        return _num_unread_bytes(stream.socket.fileno()) > 0
+    return bool(reader._buffer) or _num_unread_bytes(connection.writer.get_extra_info("socket").fileno()) > 0
+
+
+def _num_unread_bytes(file: int) -> int:
+    """How many the kernel has of a socket; 0 for one that is closed. Source: tcp(7), unix(7)."""
+    try:
+        return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 class _Idleness:

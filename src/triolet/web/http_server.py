@@ -20,7 +20,7 @@ from hypercorn.config import Config
 from quart import Quart
 
 from triolet.args import Backend
-from triolet.web.connections import Connections, close_idle, connection_limit, counted
+from triolet.web.connections import Connections, close_idle, connection_limit, counted, has_unread
 from triolet.web.early_refusal import EarlyRefusals
 from triolet.web.http1 import install_http1
 
@@ -127,7 +127,8 @@ def _config(listener: socket.socket, tls: ssl.SSLContext | None) -> _Config:
     errors = logging.getLogger("triolet.web.hypercorn")
     errors.setLevel(logging.WARNING)
     config = _Config()
-    config.connections = Connections(connection_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    limit = connection_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    config.connections = Connections(limit, has_news=has_unread)
     config.tls = tls
     config.ssl_handshake_timeout = HANDSHAKE_SECONDS
     config.bind = [f"fd://{listener.detach()}"]

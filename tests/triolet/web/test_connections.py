@@ -6,15 +6,20 @@ import hashlib
 import inspect
 import logging
 import resource
+import socket
+import ssl
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.to_thread
 import hypercorn.asyncio.tcp_server
 import hypercorn.trio.tcp_server
 import pytest
 import trustme
+from anyio.lowlevel import checkpoint
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
 
@@ -108,6 +113,67 @@ def test_those_that_have_waited_long_enough_are_told_once() -> None:
     assert open_ones.take_idle(30) == ["c"]
     assert open_ones.take_idle(0) == ["a"]
     assert open_ones.take_idle(0) == []
+
+
+def test_those_with_news_are_left_alone() -> None:
+    now = 0.0
+    news = {"a"}
+    open_ones: Connections[str] = Connections(3, clock=lambda: now, has_news=lambda name: name in news)
+    for name in "abc":
+        open_ones.enter(name)
+    assert open_ones.enter("d") == "b"
+    now = 30
+    assert open_ones.take_idle(30) == ["c", "d"]
+    now = 59
+    news.clear()
+    assert open_ones.take_idle(30) == []
+    news.add("a")
+    assert [open_ones.enter(name) for name in "efghi"][:1] == [None]
+
+
+@pytest.mark.parametrize("num_turns", range(4))
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_one_for_which_something_has_come_is_not_closed(
+    anyio_backend_name: str, tmp_path: Path, is_tls: bool, num_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it still lies in the kernel, or the loop has read it in one of its turns."""
+    made: list[Connections[object]] = []
+
+    def connections_of(*args: Any, **options: Any) -> Connections[object]:
+        made.append(Connections(*args, **options))
+        return made[0]
+
+    monkeypatch.setattr(http_server, "Connections", connections_of)
+    pair = trustme.CA()
+    certificate = tmp_path / "pair.pem"
+    pair.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    context = ssl.create_default_context()
+    pair.configure_trust(context)
+    async with serving(
+        FakeEngine(), anyio_backend_name, ssl_certfile=certificate if is_tls else None
+    ) as running:
+        await running.client.aclose()
+        client = await anyio.to_thread.run_sync(_connect, running.port, context if is_tls else None)
+        with client:
+            assert await anyio.to_thread.run_sync(_ask, client) == b"HTTP/1.1 200"
+            await anyio.wait_all_tasks_blocked()
+            client.sendall(LIVE)
+            for _ in range(num_turns):
+                await checkpoint()
+            assert made[0].take_idle(0) == []
+            assert (await anyio.to_thread.run_sync(client.recv, 4096)).startswith(b"HTTP/1.1 200")
+            await anyio.wait_all_tasks_blocked()
+            assert len(made[0].take_idle(0)) == 1
+
+
+def _connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    return client if context is None else context.wrap_socket(client, server_hostname="127.0.0.1")
+
+
+def _ask(client: socket.socket) -> bytes:
+    client.sendall(LIVE)
+    return client.recv(4096)[:12]
 
 
 @pytest.mark.parametrize("wire", [b"", LIVE, LIVE[:-2]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import signal
@@ -24,6 +25,9 @@ from tests.triolet.web.serving import Running, events_of, read_to_end, read_unti
 from triolet.web import http_server
 
 pytestmark = pytest.mark.anyio
+needs_uvloop = pytest.mark.skipif(
+    importlib.util.find_spec("uvloop") is None, reason="uvloop is not installed"
+)
 BODY = {"prompt": "hi", "max_tokens": 99, "stream": True}
 
 
@@ -163,3 +167,23 @@ async def test_a_hang_up_has_the_certificate_read_again(
                     stream.extra(TLSAttribute.peer_certificate_binary) for stream in (before, after)
                 )
         assert first != second
+
+
+@pytest.mark.parametrize(
+    "anyio_backend",
+    [
+        ("asyncio", {"use_uvloop": False}),
+        pytest.param(("asyncio", {"use_uvloop": True}), marks=needs_uvloop),
+    ],
+    ids=["plain", "uvloop"],
+)
+async def test_one_that_asks_for_nothing_is_told_that_it_is_closed(
+    anyio_backend_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hypercorn's Trio worker has its connections end as HTTPS may, without a word."""
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 0.1)
+    async with serving(FakeEngine(), anyio_backend_name, ssl_certfile=authority.file) as running:
+        stream = await anyio.connect_tcp("127.0.0.1", running.port, ssl_context=authority.client())
+        async with stream:
+            with anyio.fail_after(10), pytest.raises(anyio.EndOfStream):
+                await stream.receive()
