@@ -49,6 +49,7 @@ def _row_cases(device: GpuDevice) -> Iterator[Case]:
         def start(x: torch.Tensor = x, weight: torch.Tensor = weight, total: torch.Tensor = residual) -> None:
             norm.rms_norm(total, weight, 1e-5, torch.bfloat16)
             norm.add_rms_norm(x, total, weight, 1e-5)
+            norm.norm_columns(x, 0, weight, 1e-5)
 
         yield f"norm of {size}", start
     yield "silu_mul", lambda: activation.silu_mul(_empty(8, 28672))

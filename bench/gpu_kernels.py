@@ -97,9 +97,8 @@ def equality(figures: Figures, ops: Ops, device: torch.device, dtype: torch.dtyp
             error = _largest_error(run(ops), run(ReferenceOps()))
             limit = ROUGH_LIMIT if "8 bits" in case else ERROR_LIMIT
         except Exception as exc:
-            figures.add(
-                "equality", case, f"failed: {type(exc).__name__}: {str(exc)[:200]}", share=0.0, goal=1.0
-            )
+            message = f"failed: {type(exc).__name__}: {str(exc)[:200]}"
+            figures.add("equality", case, message, share=0.0, goal=1.0)
             continue
         figures.add("equality", case, error, "of max", share=float(error <= limit), goal=1.0)
 
@@ -112,19 +111,19 @@ def _largest_error(results: Sequence[Tensor], expected: Sequence[Tensor]) -> flo
 
 
 def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops], list[Tensor]]]]:
-    hidden, width = (64, 96) if is_tiny else (4096, 14336)
-    num_tokens = 5 if is_tiny else 300
+    hidden, width, num_tokens = (64, 96, 5) if is_tiny else (4096, 14336, 300)
     x, weight = inputs(num_tokens, hidden), inputs(hidden, dtype=torch.float32)
     residual = inputs(num_tokens, hidden, dtype=torch.float32)
     gates, matrix = inputs(num_tokens, 2 * width), inputs(width, hidden) / hidden**0.5
     rows = torch.randint(num_tokens, (7,), device=inputs.device)
 
     def add_norm(ops: Ops) -> list[Tensor]:
-        total = residual.clone()
-        return [ops.add_rms_norm(x, total, weight, 1e-5), total]
+        total, columns = residual.clone(), x.clone()
+        ops.norm_columns(columns, hidden // 4, weight[: hidden // 2], 1e-5)
+        return [ops.add_rms_norm(x, total, weight, 1e-5), total, columns]
 
     yield "rms_norm", lambda ops: [ops.rms_norm(x, weight, 1e-5)]
-    yield "add_rms_norm", add_norm
+    yield "add_rms_norm, norm_columns", add_norm
     yield "silu_mul", lambda ops: [ops.silu_mul(gates)]
     yield "gelu_mul", lambda ops: [ops.gelu_mul(gates)]
     yield "take_rows", lambda ops: [ops.take_rows(x, rows)]

@@ -88,10 +88,11 @@ TINY_MODELS: Mapping[str, Factory] = {
     "qwen3-moe-odd": lambda: transformers.Qwen3MoeConfig(
         **ODD_SIZES | {"head_dim": 10}, moe_intermediate_size=21, num_experts=5, num_experts_per_tok=2
     ),
+    "olmoe": lambda: transformers.OlmoeConfig(**SIZES, num_experts=6, num_experts_per_tok=3),
 }
 """Configs by name. Windows are shorter than the prompts of the tests."""
 
-GGUF_MODELS = ("llama2", "llama-tied", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3-moe")
+GGUF_MODELS = ("llama2", "llama-tied", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3-moe", "olmoe")
 """Those whose rows are whole blocks of Q8_0 and which GGUF can say everything about."""
 
 
@@ -189,7 +190,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_rope_dimension_count(head_dim)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    if architecture in ("llama", "qwen3moe") and (num_experts := getattr(config, "num_experts", 0)):
+    if architecture in ("llama", "qwen3moe", "olmoe") and (num_experts := getattr(config, "num_experts", 0)):
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if architecture == "qwen3moe":

@@ -190,6 +190,11 @@ class Ops(ExpertOps, Protocol):
         """
         ...
 
+    def norm_columns(self, x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+        """:meth:`rms_norm` of some columns of ``x (T, size)``, in place: from ``first`` on, as many as
+        ``weight`` has."""
+        ...
+
     def rotary_and_cache(
         self,
         qkv: Tensor,

@@ -81,6 +81,9 @@ class CpuOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._norm.add_rms_norm(x, residual, weight, eps)
 
+    def norm_columns(self, x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+        self._norm.norm_columns(x, first, weight, eps)
+
     def rotary_and_cache(
         self,
         qkv: Tensor,

@@ -66,6 +66,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "rms_norm": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
     "rms_norm_of_float32": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
     "add_rms_norm": [*[_POINTER] * 4, _ROWS, _INT, _FLOAT],
+    "norm_columns": [_POINTER, _POINTER, _ROWS, *[_INT] * 3, _FLOAT],
     "silu_mul": [_POINTER, _POINTER, _ROWS, _INT],
     "gelu_mul": [_POINTER, _POINTER, _ROWS, _INT],
     "take_rows": [*[_POINTER] * 3, _ROWS, _INT],

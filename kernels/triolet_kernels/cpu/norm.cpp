@@ -26,6 +26,18 @@ void rms_norm(const X* x, const float* weight, T* output, int64_t num_rows, int6
     });
 }
 
+// Of the columns from `first` on, in place; rows are `stride` values apart.
+template <class T>
+void norm_columns(T* x, const float* weight, int64_t num_rows, int64_t stride, int64_t first, int64_t size, float eps,
+                  RunTeam run_team, int64_t num_threads) {
+    for_each_row(run_team, num_threads, num_rows, size, [=](int64_t row) {
+        float values[kMaxSize];
+        T* target = x + row * stride + first;
+        read_row(values, target, size);
+        scale_row(target, values, inverse_rms(values, size, eps), weight, size);
+    });
+}
+
 template <class T>
 void add_rms_norm(const T* x, float* residual, const float* weight, T* output, int64_t num_rows, int64_t size,
                   float eps, RunTeam run_team, int64_t num_threads) {
@@ -63,3 +75,15 @@ TRIOLET_RMS_NORM(rms_norm_of_float32_bfloat16, float, bf16)
 
 TRIOLET_ADD_RMS_NORM(add_rms_norm_float32, float)
 TRIOLET_ADD_RMS_NORM(add_rms_norm_bfloat16, bf16)
+
+// x (num_rows, stride), of which the columns from `first` on are changed in place; weight (size,) float32.
+#define TRIOLET_NORM_COLUMNS(name, T)                                                                    \
+    TRIOLET_EXPORT(name)                                                                                 \
+    (T* x, const float* weight, int64_t num_rows, int64_t stride, int64_t first, int64_t size,           \
+     float eps, RunTeam run_team, int64_t num_threads) {                                                 \
+        norm_columns(x, weight, num_rows, stride, first, size, eps, run_team, num_threads);              \
+        return true;                                                                                     \
+    }
+
+TRIOLET_NORM_COLUMNS(norm_columns_float32, float)
+TRIOLET_NORM_COLUMNS(norm_columns_bfloat16, bf16)

@@ -21,6 +21,7 @@ class NormKernels:
         self._plain = native.kernels("rms_norm")
         self._of_residual = native.kernels("rms_norm_of_float32")
         self._adding = native.kernels("add_rms_norm")
+        self._columns = native.kernels("norm_columns")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = None) -> Tensor:
         dtype = dtype or x.dtype
@@ -39,6 +40,14 @@ class NormKernels:
         output = torch.empty_like(x)
         self._run(kernel, x, (residual.data_ptr(),), weight, output, eps)
         return output
+
+    def norm_columns(self, x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+        kernel, size = self._columns.get(x.dtype), weight.shape[0]
+        if kernel is None or size > _MAX_SIZE:
+            reference.norm_columns(x, first, weight, eps)
+            return
+        factors = weight.float()
+        kernel(x.data_ptr(), factors.data_ptr(), *x.shape, first, size, eps, *self._team)
 
     def _run(
         self, kernel: Kernel, x: Tensor, residual: tuple[int, ...], weight: Tensor, output: Tensor, eps: float

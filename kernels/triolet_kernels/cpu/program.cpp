@@ -55,6 +55,7 @@ typedef float F;
 TRIOLET_CALLER(rms_norm, 6, P, P, P, I, I, F)
 TRIOLET_CALLER(rms_norm_of_float32, 6, P, P, P, I, I, F)
 TRIOLET_CALLER(add_rms_norm, 7, P, P, P, P, I, I, F)
+TRIOLET_CALLER(norm_columns, 7, P, P, I, I, I, I, F)
 TRIOLET_CALLER(silu_mul, 4, P, P, I, I)
 TRIOLET_CALLER(gelu_mul, 4, P, P, I, I)
 TRIOLET_CALLER(take_rows, 5, P, P, P, I, I)

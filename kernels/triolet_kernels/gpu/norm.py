@@ -46,6 +46,17 @@ class NormKernels:
         self._device.launch(_add_rms_norm, grid, configuration, x, residual, weight, output, eps, SIZE=size)
         return output
 
+    def norm_columns(self, x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+        (num_rows, stride), size = x.shape, weight.shape[0]
+        configuration = self._find(size)
+        if configuration is None:
+            reference.norm_columns(x, first, weight, eps)
+            return
+        arguments = (x, weight, eps)
+        self._device.launch(
+            _norm_columns, (num_rows,), configuration, *arguments, STRIDE=stride, FIRST=first, SIZE=size
+        )
+
     def _find(self, size: int) -> Configuration | None:
         """One configuration for each power of two from 1024 on."""
         block = max(1024, triton.next_power_of_2(size))
@@ -67,6 +78,17 @@ def _rms_norm(x, weight, output, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.load(x + start + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
     normed = _normalize(row, weight, columns, eps, SIZE)
     tl.store(output + start + columns, normed.to(output.dtype.element_ty), mask=columns < SIZE)
+
+
+@triton.jit
+def _norm_columns(
+    x, weight, eps, STRIDE: tl.constexpr, FIRST: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    columns = tl.arange(0, BLOCK)
+    places = x + tl.program_id(0).to(tl.int64) * STRIDE + FIRST + columns
+    row = tl.load(places, mask=columns < SIZE, other=0.0).to(tl.float32)
+    normed = _normalize(row, weight, columns, eps, SIZE)
+    tl.store(places, normed.to(x.dtype.element_ty), mask=columns < SIZE)
 
 
 @triton.jit

@@ -87,6 +87,9 @@ class ReferenceOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.add_rms_norm(x, residual, weight, eps)
 
+    def norm_columns(self, x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+        norm.norm_columns(x, first, weight, eps)
+
     def rotary_and_cache(
         self,
         qkv: Tensor,

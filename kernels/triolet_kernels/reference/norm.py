@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["add_rms_norm", "normalize", "rms_norm"]
+__all__ = ["add_rms_norm", "norm_columns", "normalize", "rms_norm"]
 
 
 def normalize(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -21,3 +21,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     residual += x
     return rms_norm(residual, weight, eps, x.dtype)
+
+
+def norm_columns(x: Tensor, first: int, weight: Tensor, eps: float) -> None:
+    columns = x[:, first : first + len(weight)]
+    columns.copy_(rms_norm(columns, weight, eps))

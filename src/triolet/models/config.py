@@ -12,7 +12,7 @@ from typing import Literal
 
 __all__ = ["ARCHITECTURES", "Activation", "ExpertsConfig", "ModelConfig", "RopeConfig", "ScalingKind"]
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3_moe")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3_moe", "olmoe")
 
 Activation = Literal["silu", "gelu_tanh"]
 ScalingKind = Literal["linear", "llama3"]
@@ -67,6 +67,7 @@ class ModelConfig:
     ``attention_scale``: factor of query · key before the softmax.
     ``has_attention_bias``: the query, key and value projections have a bias (the output one never has).
     ``has_qk_norm``: queries and keys are RMS-normalised per head before rotation.
+    ``has_wide_qk_norm``: they are so over all heads at once, instead.
     ``is_embedding_tied``: the output projection is the embedding table.
     ``embedding_multiplier``: factor of the embeddings that enter the first layer.
     """
@@ -87,6 +88,7 @@ class ModelConfig:
     attention_scale: float
     has_attention_bias: bool = False
     has_qk_norm: bool = False
+    has_wide_qk_norm: bool = False
     is_embedding_tied: bool = False
     embedding_multiplier: float = 1.0
     activation: Activation = "silu"

@@ -23,10 +23,12 @@ _ARCHITECTURES = {
     "qwen3": "qwen3",
     "gemma3": "gemma3",
     "qwen3moe": "qwen3_moe",
+    "olmoe": "olmoe",
 }
 """Ours by the file's; Mixtral is a Llama with experts here."""
 
-_WITH_EXPERTS = ("llama", "qwen3moe")
+_WITH_EXPERTS = ("llama", "qwen3moe", "olmoe")
+"""Those that may have them; a Llama may do without."""
 
 _UNSUPPORTED = (
     "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale",
@@ -90,24 +92,26 @@ def from_gguf(
         is_embedding_tied="output.weight" not in tensor_shapes,
         embedding_multiplier=hidden_size**0.5 if is_gemma else 1.0,
         activation="gelu_tanh" if is_gemma else "silu",
+        has_wide_qk_norm=architecture == "olmoe",
         experts=experts,
     )
 
 
 def _experts(fields: Fields, architecture: str) -> ExpertsConfig | None:
-    """The experts of a file, which count what adds up to 1, as llama.cpp has it for these architectures."""
-    if architecture != "qwen3moe" and not fields.get("expert_count", 0):
+    """The experts of a file. What they count adds up to 1 but for OLMoE's, as llama.cpp has it."""
+    if architecture not in _WITH_EXPERTS[1:] and not fields.get("expert_count", 0):
         return None
     if architecture not in _WITH_EXPERTS:
         fields.refuse_unless("expert_count", 0)
+    is_normalized = architecture != "olmoe"
     for name, *allowed in (
-        ("expert_weights_norm", True), ("expert_weights_scale", 0.0, 1.0), ("expert_gating_func", 0, 1),
-        ("expert_group_count", 0, 1),
+        ("expert_weights_norm", is_normalized), ("expert_weights_scale", 0.0, 1.0),
+        ("expert_gating_func", 0, 1), ("expert_group_count", 0, 1),
     ):  # fmt: skip
         fields.refuse_unless(str(name), *allowed)
     count = fields.integer("expert_count", high=MAX_EXPERTS)
     num_chosen = fields.integer("expert_used_count", high=count)
-    return ExpertsConfig(count=count, num_chosen=num_chosen, is_normalized=True)
+    return ExpertsConfig(count=count, num_chosen=num_chosen, is_normalized=is_normalized)
 
 
 def _intermediate_size(fields: Fields, experts: ExpertsConfig | None) -> int:

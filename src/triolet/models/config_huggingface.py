@@ -27,6 +27,7 @@ _ARCHITECTURE_OF_CLASS = {
     "Gemma3ForCausalLM": "gemma3",
     "MixtralForCausalLM": "mixtral",
     "Qwen3MoeForCausalLM": "qwen3_moe",
+    "OlmoeForCausalLM": "olmoe",
 }
 _ARCHITECTURE_OF_TYPE = {
     "llama": "llama",
@@ -36,6 +37,7 @@ _ARCHITECTURE_OF_TYPE = {
     "gemma3_text": "gemma3",
     "mixtral": "mixtral",
     "qwen3_moe": "qwen3_moe",
+    "olmoe": "olmoe",
 }
 
 
@@ -53,6 +55,7 @@ class _Family:
     experts: Callable[[Fields], ExpertsConfig] | None = None
     has_attention_bias: bool = False
     has_qk_norm: bool = False
+    has_wide_qk_norm: bool = False
     is_embedding_tied: bool = False
 
 
@@ -93,6 +96,7 @@ def from_huggingface(document: Mapping[str, Any], *, source: str = "config.json"
         attention_scale=scalar**-0.5,
         has_attention_bias=family.has_attention_bias,
         has_qk_norm=family.has_qk_norm,
+        has_wide_qk_norm=family.has_wide_qk_norm,
         is_embedding_tied=fields.flag("tie_word_embeddings", family.is_embedding_tied),
         embedding_multiplier=hidden_size**0.5 if is_gemma else 1.0,
         activation=family.activation,
@@ -120,7 +124,7 @@ def _architecture(fields: Fields) -> str:
 
 
 def _refuse_unsupported(fields: Fields, family: _Family) -> None:
-    for name in ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping"):
+    for name in ("quantization_config", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"):
         fields.refuse_unless(name)
     if family.experts is None:
         for name in ("num_experts", "num_local_experts"):
@@ -165,6 +169,11 @@ def _qwen_experts(fields: Fields) -> ExpertsConfig:
     is_normalized = fields.flag("norm_topk_prob", False)
     name = "num_experts" if fields.get("num_local_experts", None) is None else "num_local_experts"
     return _experts(fields, name, 128, 8, is_normalized=is_normalized)
+
+
+def _olmoe_experts(fields: Fields) -> ExpertsConfig:
+    is_normalized = fields.flag("norm_topk_prob", False)
+    return _experts(fields, "num_experts", 64, 8, is_normalized=is_normalized)
 
 
 def _experts(
@@ -296,5 +305,8 @@ _FAMILIES = {
     "qwen3_moe": _Family(
         "silu", "hidden_act", _qwen_moe_windows, default_num_kv_heads=4, has_qk_norm=True,
         experts=_qwen_experts,
+    ),
+    "olmoe": _Family(
+        "silu", "hidden_act", _no_windows, default_eps=1e-5, has_wide_qk_norm=True, experts=_olmoe_experts
     ),
 }  # fmt: skip

@@ -35,6 +35,8 @@ class Attention:
         self._output = weights.output_linear(f"{name}.o_proj")
         self._q_norm = weights.norm_weight(f"{name}.q_norm") if config.has_qk_norm else None
         self._k_norm = weights.norm_weight(f"{name}.k_norm") if config.has_qk_norm else None
+        wide_norms = ("q_norm", "k_norm") if config.has_wide_qk_norm else ()
+        self._wide_norms = [weights.norm_weight(f"{name}.{norm}") for norm in wide_norms]
         self._eps = config.rms_norm_eps
         self._num_heads = config.num_heads
         self._scale = config.attention_scale
@@ -43,8 +45,12 @@ class Attention:
 
     def __call__(self, x: Tensor, batch: AttentionBatch, cache: tuple[Tensor, Tensor]) -> Tensor:
         key_cache, value_cache = cache
+        qkv, first = self._qkv(x), 0
+        for norm in self._wide_norms:
+            self._ops.norm_columns(qkv, first, norm, self._eps)
+            first += len(norm)
         query = self._ops.rotary_and_cache(
-            self._qkv(x),
+            qkv,
             batch,
             self._cos_sin,
             key_cache,
@@ -131,6 +137,9 @@ class DecoderLayer:
         if config.has_qk_norm:
             shapes["self_attn.q_norm.weight"] = (config.head_dim,)
             shapes["self_attn.k_norm.weight"] = (config.head_dim,)
+        if config.has_wide_qk_norm:
+            shapes["self_attn.q_norm.weight"] = (query,)
+            shapes["self_attn.k_norm.weight"] = (key_value,)
         return shapes
 
 

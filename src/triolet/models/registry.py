@@ -20,6 +20,7 @@ MODEL_TYPES: Mapping[str, type[Decoder]] = MappingProxyType(
         "gemma3": GemmaDecoder,
         "mixtral": Decoder,
         "qwen3_moe": Decoder,
+        "olmoe": Decoder,
     }
 )
 

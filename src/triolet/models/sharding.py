@@ -95,7 +95,13 @@ def _cut_blocks(size: int, count: int) -> list[slice]:
 
 
 def check_shards(config: ModelConfig, count: int) -> None:
-    """Raise UsageError where the attention heads cannot be shared out; it names the numbers that can be."""
+    """Raise UsageError where the attention heads cannot be shared out; it says what can be."""
+    if count > 1 and config.has_wide_qk_norm:
+        raise UsageError(
+            f"tensor_parallel_size (--tensor-parallel-size) is {count}, but the model normalises queries "
+            "over all its heads at once, so they cannot be shared out; leave the option out",
+            param="tensor_parallel_size",
+        )
     fits = config.num_heads % count == 0 and (
         config.num_kv_heads % count == 0 or count % config.num_kv_heads == 0
     )

@@ -51,3 +51,15 @@ def test_bits_do_not_depend_on_company(ops: CpuOps, dtype: torch.dtype, size: in
         assert torch.equal(normed[rows], ops.rms_norm(x[rows].clone(), weight, 1e-5))
         assert torch.equal(added[rows], ops.add_rms_norm(x[rows].clone(), some, weight, 1e-5))
         assert torch.equal(total[rows], some)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [576, 33, 5])
+def test_columns_are_normalised_in_place(ops: CpuOps, dtype: torch.dtype, size: int) -> None:
+    x, weight = torch.randn(9, size + 7).to(dtype), torch.randn(size)
+    expected = x.clone()
+    expected[:, 3 : 3 + size] = ReferenceOps().rms_norm(x[:, 3 : 3 + size], weight, 1e-5)
+    ops.norm_columns(x, 3, weight, 1e-5)
+    assert_close(x, expected)
+    assert torch.equal(x[:, :3], expected[:, :3])
+    assert torch.equal(x[:, 3 + size :], expected[:, 3 + size :])

@@ -47,3 +47,15 @@ def test_bits_do_not_depend_on_company(size: int) -> None:
     together = interpreted_ops().add_rms_norm(x, residual.clone(), weight, 1e-5)
     alone = interpreted_ops().add_rms_norm(x[4:5], residual[4:5].clone(), weight, 1e-5)
     assert torch.equal(together[4:5], alone)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [576, 33, MAX_SIZE + 1])
+def test_columns_are_normalised_in_place(dtype: torch.dtype, size: int) -> None:
+    x, weight = torch.randn(9, size + 7).to(dtype), torch.randn(size)
+    expected = x.clone()
+    expected[:, 3 : 3 + size] = ReferenceOps().rms_norm(x[:, 3 : 3 + size], weight, 1e-5)
+    interpreted_ops().norm_columns(x, 3, weight, 1e-5)
+    assert_close(x, expected)
+    assert torch.equal(x[:, :3], expected[:, :3])
+    assert torch.equal(x[:, 3 + size :], expected[:, 3 + size :])

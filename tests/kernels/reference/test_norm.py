@@ -29,3 +29,15 @@ def test_add_rms_norm_adds_in_place_and_normalises_the_sum(dtype: torch.dtype) -
     assert torch.equal(residual, total)
     assert actual.dtype == dtype
     assert_close(actual, exact.rms_norm(total, weight, 1e-5).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [576, 33, 5])
+def test_columns_are_normalised_in_place(dtype: torch.dtype, size: int) -> None:
+    x, weight = torch.randn(9, size + 7).to(dtype), torch.randn(size)
+    expected = x.clone()
+    expected[:, 3 : 3 + size] = ReferenceOps().rms_norm(x[:, 3 : 3 + size], weight, 1e-5)
+    ReferenceOps().norm_columns(x, 3, weight, 1e-5)
+    assert_close(x, expected)
+    assert torch.equal(x[:, :3], expected[:, :3])
+    assert torch.equal(x[:, 3 + size :], expected[:, 3 + size :])

@@ -110,6 +110,9 @@ def test_experts() -> None:
     qwen = read("qwen3moe", expert_count=64, expert_used_count=4, expert_feed_forward_length=24)
     assert qwen.experts == ExpertsConfig(count=64, num_chosen=4, is_normalized=True)
     assert (qwen.architecture, qwen.intermediate_size, qwen.has_qk_norm) == ("qwen3_moe", 24, True)
+    olmoe = read("olmoe", expert_count=64, expert_used_count=8)
+    assert olmoe.experts == ExpertsConfig(count=64, num_chosen=8, is_normalized=False)
+    assert (olmoe.has_wide_qk_norm, olmoe.has_qk_norm) == (True, False)
     assert read(expert_count=0).experts is None
     with pytest.raises(ModelFileError, match=r"qwen2\.expert_count is 8, which is not supported"):
         read("qwen2", expert_count=8)

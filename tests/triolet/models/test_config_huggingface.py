@@ -45,7 +45,7 @@ def test_sizes_are_those_that_transformers_wrote(model_type: str) -> None:
 def test_absent_fields_take_the_value_of_transformers(model_type: str) -> None:
     """Every field that is not a size is left out; the result is that of the full config."""
     required = {*SIZES, "model_type"} - {"rms_norm_eps"}
-    full = written(model_type, rms_norm_eps=1e-5 if model_type == "mixtral" else 1e-6)
+    full = written(model_type, rms_norm_eps=1e-5 if model_type in ("mixtral", "olmoe") else 1e-6)
     assert from_huggingface({name: full[name] for name in required}) == from_huggingface(full)
 
 
@@ -72,6 +72,11 @@ def test_experts() -> None:
         qwen = from_huggingface(written("qwen3_moe", norm_topk_prob=is_normalized, **sizes))
         assert qwen.experts == ExpertsConfig(count=16, num_chosen=4, is_normalized=is_normalized)
         assert qwen.intermediate_size == 24
+    olmoe = from_huggingface(written("olmoe", num_experts=4, num_experts_per_tok=2))
+    assert olmoe.experts == ExpertsConfig(count=4, num_chosen=2, is_normalized=False)
+    assert (olmoe.has_wide_qk_norm, olmoe.has_qk_norm) == (True, False)
+    with pytest.raises(ModelFileError, match=r"clip_qkv is 8\.0, which is not supported"):
+        from_huggingface(written("olmoe", clip_qkv=8.0))
     older = {"architectures": ["Qwen3MoeForCausalLM"], **SIZES, "num_experts": 32}
     assert from_huggingface(older).num_experts == 32
     assert from_huggingface(LLAMA).num_experts == 0

@@ -25,6 +25,7 @@ SANDWICH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
         ("qwen3", gguf.MODEL_ARCH.QWEN3, LAYER | QK_NORMS),
         ("llama", gguf.MODEL_ARCH.LLAMA, LAYER | EXPERTS),
         ("qwen3_moe", gguf.MODEL_ARCH.QWEN3MOE, (LAYER - DENSE) | QK_NORMS | EXPERTS),
+        ("olmoe", gguf.MODEL_ARCH.OLMOE, (LAYER - DENSE) | QK_NORMS | EXPERTS),
         ("gemma3", gguf.MODEL_ARCH.GEMMA3, LAYER | QK_NORMS | SANDWICH_NORMS),
     ],
 )

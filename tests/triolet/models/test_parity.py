@@ -17,6 +17,7 @@ from triolet.models.checkpoint import open_checkpoint
 from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
 from triolet.models.source import local_files
+from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.ops import Ops, select_ops
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -111,6 +112,15 @@ def test_only_the_rows_asked_for(model: Decoder, expected: Expected) -> None:
     assert relative_error(actual, ends) <= LIMIT
     nothing = paged.step_none({0: expected.prompts[0][:3]})
     assert nothing.shape == (0, model.config.vocab_size)
+
+
+def test_a_step_is_recorded_as_a_program(model: Decoder, expected: Expected, ops: Ops) -> None:
+    """It asks torch for nothing, whatever the architecture: on a CPU that is what makes it fast."""
+    PagedModel(model).step_last({0: expected.prompts[0]})
+    if isinstance(runner := model._run_step, ProgramRunner):
+        assert runner._program is not None
+    else:
+        assert ops.name == "reference"
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])

@@ -95,6 +95,16 @@ def test_heads_that_cannot_be_shared_out_are_refused(config: ModelConfig, count:
     assert "possible are 1, 2, 4" in str(caught.value)
 
 
+def test_norms_over_all_heads_are_refused(config: ModelConfig) -> None:
+    wide = replace(config, has_wide_qk_norm=True)
+    check_shards(wide, 1)
+    with pytest.raises(
+        UsageError, match="is 2, but the model normalises queries over all its heads"
+    ) as caught:
+        check_shards(wide, 2)
+    assert caught.value.param == "tensor_parallel_size"
+
+
 def test_a_cut_through_quantised_blocks_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     save_gguf(build_tiny_model("llama2"), path, "Q8_0")
