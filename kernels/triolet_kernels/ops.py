@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionBatch",
+    "Draw",
     "DrawSettings",
     "DrawnTokens",
     "KVCache",
@@ -113,6 +114,9 @@ class RankedTokens:
     highest: NDArray[np.float32]
 
 
+MAX_DRAWN = 64
+"""After how many rows tokens are drawn at once: so many rows of logits are there at a time."""
+
 MAX_OTHERS = 64
 """How many further tokens are drawn at once."""
 
@@ -127,6 +131,10 @@ It calls nothing but operations, always the same ones. The residual is changed i
 """
 
 
+Draw: TypeAlias = "Callable[[Tensor, DrawSettings], DrawnTokens]"
+"""What is drawn after what a step returned; it calls nothing but operations, as a step does."""
+
+
 class StepRunner(Protocol):
     """Runs a step, over and over."""
 
@@ -136,6 +144,22 @@ class StepRunner(Protocol):
         """What ``step``, always the same one, returns for these arguments.
 
         The result is valid until the next call.
+        """
+        ...
+
+    def draw(
+        self,
+        step: Step,
+        draw: Draw,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCache,
+        rows: Tensor,
+        settings: DrawSettings,
+    ) -> DrawnTokens:
+        """What ``draw``, always the same one, makes of what ``step`` returns, for up to ``MAX_DRAWN`` rows.
+
+        The result is valid until the next call. MemoryError as :meth:`Ops.draw`.
         """
         ...
 
@@ -239,6 +263,10 @@ class Ops(ExpertOps, Protocol):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """``gelu(gate) * up`` with the tanh form of GELU, layout as :meth:`silu_mul`."""
+        ...
+
+    def to_float32(self, x: Tensor) -> Tensor:
+        """``x`` (N, M) as float32; itself if it is that already."""
         ...
 
     def draw(

@@ -1,14 +1,17 @@
-"""Exact distributions in plain Python, and whether a sample fits one."""
+"""Settings of draws, exact distributions in plain Python, and whether a sample fits one."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FILTERS", "assert_fits", "exact_probabilities", "invert", "many_uniforms"]
+from triolet_kernels.ops import DrawSettings
+
+__all__ = ["FILTERS", "assert_fits", "exact_probabilities", "invert", "make_settings", "many_uniforms"]
 
 Probabilities = dict[int, float]
 
@@ -87,3 +90,14 @@ def assert_fits(drawn: list[int], probabilities: Probabilities) -> None:
     degrees = len(observed) - 1
     chi_square = sum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
     assert chi_square - degrees < 5 * math.sqrt(2 * degrees) + 1e-9
+
+
+def make_settings(rows: Sequence[Mapping[str, float]]) -> DrawSettings:
+    """``temperature``, ``uniform``, ``top_k``, ``top_p`` and ``min_p`` of rows; what is not given is off."""
+    return DrawSettings(
+        temperatures=np.array([row.get("temperature", 0.0) for row in rows]),
+        uniforms=np.array([row.get("uniform", 0.0) for row in rows]),
+        top_k=np.array([row.get("top_k", 0) for row in rows], dtype=np.int64),
+        top_p=np.array([row.get("top_p", 1.0) for row in rows]),
+        min_p=np.array([row.get("min_p", 0.0) for row in rows]),
+    )

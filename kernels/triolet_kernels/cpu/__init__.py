@@ -129,6 +129,9 @@ class CpuOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return self._activation.gelu_mul(gate_up)
 
+    def to_float32(self, x: Tensor) -> Tensor:
+        return self._rows.to_float32(x)
+
     def draw(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
     ) -> DrawnTokens:

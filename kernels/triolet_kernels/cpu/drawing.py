@@ -11,7 +11,13 @@ from triolet_kernels.cpu.loader import Kernel, NativeLibrary
 from triolet_kernels.ops import MAX_OTHERS, DrawnTokens, DrawSettings, RankedTokens
 from triolet_kernels.reference import drawing as reference
 
-__all__ = ["DrawingKernels"]
+__all__ = ["DrawingKernels", "check_drawn"]
+
+
+def check_drawn(token_ids: NDArray[np.int64]) -> None:
+    """Raise MemoryError if the kernel had no room to sort a row in."""
+    if (token_ids < 0).any():
+        raise MemoryError("no memory to sort a row of logits")
 
 
 class DrawingKernels:
@@ -105,7 +111,7 @@ class DrawingKernels:
     ) -> DrawnTokens:
         num_rows, size = len(settings.temperatures), logits.shape[1]
         drawn = DrawnTokens(
-            token_ids=np.empty(num_rows, dtype=np.int64),
+            token_ids=np.zeros(num_rows, dtype=np.int64),
             highest=np.empty(num_rows, dtype=np.float32),
             num_kept=np.empty(num_rows, dtype=np.int64),
         )
@@ -121,6 +127,5 @@ class DrawingKernels:
             size,
             *self._team,
         )
-        if (drawn.token_ids < 0).any():
-            raise MemoryError(f"no memory to sort a row of {size} logits")
+        check_drawn(drawn.token_ids)
         return drawn

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +23,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from triolet_kernels.cpu.loader import Argument, Kernel, NativeLibrary, Value, word_of
+from triolet_kernels.cpu.recorded_draw import RecordedDraw
 
 if TYPE_CHECKING:
-    from triolet_kernels.ops import AttentionBatch, KVCache, Step
+    from triolet_kernels.ops import AttentionBatch, Draw, DrawnTokens, DrawSettings, KVCache, Step
 
 __all__ = ["NotRecordableError", "Program", "ProgramRunner"]
 
 _ALLOCATIONS = ("empty", "empty_like", "new_empty")
-_CONVERSIONS = ("float", "to")
+_CONVERSIONS = ("contiguous", "float", "to")
 _QUERIES = ("__get__", "__len__", "data_ptr", "numel", "stride")
 _CACHE_LINE = 64
 _SMALLEST_CAPACITY, _GROWTH = 512, 4
@@ -38,6 +40,8 @@ _FIELDS = ("positions", "cache_slots", "block_tables", "query_starts")
 _SIZES = (Argument.SEQUENCES, Argument.TABLE_STRIDE, Argument.MAX_LENGTH)
 _VARIABLES_OF_STEP = 4  # tokens, rows, residual, rows' numbers
 _VARIABLES_OF_BATCH = len(_FIELDS) + len(_SIZES)
+
+_TYPES_OF_RUN = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 class NotRecordableError(Exception):
@@ -51,16 +55,59 @@ class ProgramRunner:
         self._native = native
         self._is_recordable = native.library is not None
         self._program: Program | None = None
+        self._is_draw_recordable = True
+        self._draw: RecordedDraw | None = None
 
     def __call__(
         self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
     ) -> Tensor:
-        num_rows = max(len(residual), len(rows))
-        if self._is_recordable and (self._program is None or not self._program.fits(num_rows, kv_cache)):
-            self._record(step, residual, batches, kv_cache, num_rows)
+        self._prepare(step, residual, batches, kv_cache, rows)
         if self._program is None:
             return step(residual, batches, kv_cache, rows)
         return self._program.run(residual, batches, rows)
+
+    def draw(
+        self,
+        step: Step,
+        draw: Draw,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCache,
+        rows: Tensor,
+        settings: DrawSettings,
+    ) -> DrawnTokens:
+        self._prepare(step, residual, batches, kv_cache, rows)
+        if self._program is None:
+            return draw(step(residual, batches, kv_cache, rows), settings)
+        if self._draw is None and self._is_draw_recordable:
+            self._record_draw(self._program, draw)
+        if self._draw is None:
+            return draw(self._program.run(residual, batches, rows), settings)
+        self._draw.set(settings)
+        self._program.run(residual, batches, rows, is_extended=True)
+        return self._draw.drawn(len(rows))
+
+    def _record_draw(self, program: Program, draw: Draw) -> None:
+        recorded = RecordedDraw(draw)
+        try:
+            program.extend(recorded.record, recorded.max_rows)
+        except NotRecordableError:
+            self._is_draw_recordable = False
+        else:
+            self._draw = recorded
+
+    def _prepare(
+        self,
+        step: Step,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCache,
+        rows: Tensor,
+    ) -> None:
+        """Have a program for such a step, if it is recordable."""
+        num_rows = max(len(residual), len(rows))
+        if self._is_recordable and (self._program is None or not self._program.fits(num_rows, kv_cache)):
+            self._record(step, residual, batches, kv_cache, num_rows)
 
     def _record(
         self,
@@ -73,6 +120,7 @@ class ProgramRunner:
         capacity = _SMALLEST_CAPACITY
         while capacity < num_rows:
             capacity *= _GROWTH
+        self._draw = None
         try:
             self._program = Program(self._native, step, residual, len(batches), kv_cache, capacity)
         except NotRecordableError:
@@ -93,49 +141,69 @@ class Program:
     ) -> None:
         """Record ``step``. Raises NotRecordableError if it needs more than kernel calls."""
         assert native.library is not None
+        self._native = native
         self._capacity = capacity
         self._first_cache = weakref.ref(kv_cache[0][0])
         example = _Example(residual, num_batches, capacity)
-        recording = _Recording(example)
-        native.recordings.append(recording)
-        try:
-            with recording:
-                self._output = step(example.residual, example.batches, kv_cache, example.rows)
-        finally:
-            native.recordings.pop()
-        self._memory = recording.memory
+        self._recording = _Recording(example)
+        with self._recording.of(native):
+            self._output = step(example.residual, example.batches, kv_cache, example.rows)
+        self._num_operations = len(self._recording.operations)
+        self._variables = np.zeros(example.num_variables, dtype=np.int64)
+        self._run = native.library["triolet_run_program"]
+        self._run.restype = ctypes.c_bool
+        self._run.argtypes = _TYPES_OF_RUN
+        self._lay_out()
+
+    def extend(self, more: Callable[[Tensor], None], max_rows: int) -> None:
+        """Record what ``more`` makes of what the step returns for ``max_rows`` rows, to be run after it.
+
+        Raises NotRecordableError.
+        """
+        output = self._output[:max_rows]
+        with self._recording.of(self._native, max_rows):
+            more(output)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """What has been recorded, as the native function reads it."""
+        recording = self._recording
         self._arguments = np.array(recording.arguments, dtype=np.int64)
+        start = self._arguments.ctypes.data
         self._operations = np.array(
             [
-                (caller, kernel, self._arguments.ctypes.data + 16 * first, count)
+                (caller, kernel, start + 16 * first, count)
                 for caller, kernel, first, count in recording.operations
             ],
             dtype=np.int64,
         )
-        self._variables = np.zeros(example.num_variables, dtype=np.int64)
-        self._run = native.library["triolet_run_program"]
-        self._run.restype = ctypes.c_bool
-        self._call = (
-            ctypes.c_void_p(self._operations.ctypes.data),
-            ctypes.c_int64(len(self._operations)),
-            ctypes.c_void_p(self._variables.ctypes.data),
-            ctypes.c_void_p(native.team[0]),
-            ctypes.c_int64(native.team[1]),
-        )
+        self._addresses = self._operations.ctypes.data, self._variables.ctypes.data
 
     def fits(self, num_rows: int, kv_cache: KVCache) -> bool:
         """Whether a step over so many tokens, or rows to look at, and this cache can be run."""
         return num_rows <= self._capacity and self._first_cache() is kv_cache[0][0]
 
-    def run(self, residual: Tensor, batches: Sequence[AttentionBatch], rows: Tensor) -> Tensor:
-        """What the step returns, in memory that the next step will use again. MemoryError as the kernels."""
+    def run(
+        self,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        rows: Tensor,
+        *,
+        is_extended: bool = False,
+    ) -> Tensor:
+        """What the step returns, in memory that the next step will use again; then what it was extended by.
+
+        MemoryError as the kernels.
+        """
         variables = [len(residual), len(rows), residual.data_ptr(), rows.data_ptr()]
         for batch in batches:
             variables += [getattr(batch, name).data_ptr() for name in _FIELDS]
             tables = batch.block_tables
             variables += [tables.shape[0], tables.stride(0), batch.max_sequence_length]
         self._variables[:] = variables
-        if not self._run(*self._call):
+        operations, variable_words = self._addresses
+        num_operations = len(self._operations) if is_extended else self._num_operations
+        if not self._run(operations, num_operations, variable_words, *self._native.team):
             raise MemoryError("no memory for the kernels of a step to work in")
         return self._output[: len(rows)]
 
@@ -180,6 +248,18 @@ class _Recording(TorchFunctionMode):
         self.memory: list[NDArray[np.uint8]] = []
         self._example = example
         self._unused: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+
+    @contextmanager
+    def of(self, native: NativeLibrary, num_rows: int | None = None) -> Iterator[None]:
+        """Write down the calls of kernels in here; ``num_rows`` stands for the number of rows looked at."""
+        if num_rows is not None:
+            self._example.variable_of_rows[num_rows] = self._example.variable_of_rows[len(self._example.rows)]
+        native.recordings.append(self)
+        try:
+            with self:
+                yield
+        finally:
+            native.recordings.pop()
 
     def add(self, kernel: Kernel, values: Sequence[Value]) -> None:
         """A call of ``kernel``, the team's arguments left out."""

@@ -133,6 +133,9 @@ class ReferenceOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.gelu_mul(gate_up)
 
+    def to_float32(self, x: Tensor) -> Tensor:
+        return x.float()
+
     def draw(
         self, logits: Tensor, settings: DrawSettings, rows: NDArray[np.int64] | None = None
     ) -> DrawnTokens:
@@ -174,4 +177,4 @@ class ReferenceOps:
         return drawing.draw_others(logits, rows, token_ids, temperatures, uniforms)
 
     def step_runner(self) -> StepRunner:
-        return step.run_step
+        return step.PlainRunner()

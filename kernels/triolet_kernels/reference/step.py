@@ -8,13 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from triolet_kernels.ops import AttentionBatch, KVCache, Step
+    from triolet_kernels.ops import AttentionBatch, Draw, DrawnTokens, DrawSettings, KVCache, Step
 
-__all__ = ["run_step"]
+__all__ = ["PlainRunner"]
 
 
-def run_step(
-    step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
-) -> Tensor:
-    """See :class:`triolet_kernels.ops.StepRunner`."""
-    return step(residual, batches, kv_cache, rows)
+class PlainRunner:
+    """A :class:`triolet_kernels.ops.StepRunner` that adds nothing."""
+
+    def __call__(
+        self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
+    ) -> Tensor:
+        return step(residual, batches, kv_cache, rows)
+
+    def draw(
+        self,
+        step: Step,
+        draw: Draw,
+        residual: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCache,
+        rows: Tensor,
+        settings: DrawSettings,
+    ) -> DrawnTokens:
+        return draw(step(residual, batches, kv_cache, rows), settings)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 from triolet.models.experts import ExpertFeedForward
@@ -18,7 +17,7 @@ from triolet.models.rope import cos_sin_table
 if TYPE_CHECKING:
     from triolet.models.config import ModelConfig, RopeConfig
     from triolet.models.weights import Weights
-    from triolet_kernels.ops import AttentionBatch
+    from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
 
 __all__ = ["Attention", "Decoder", "DecoderLayer", "FeedForward", "KVCacheTensors"]
 
@@ -165,6 +164,8 @@ class Decoder:
         self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
         self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
         self._take_rows = weights.ops.take_rows
+        self._to_float32 = weights.ops.to_float32
+        self._draw_tokens = weights.ops.draw
         self._run_step = weights.step_runner()
 
     def forward(
@@ -179,6 +180,24 @@ class Decoder:
         residual = self._embedding(token_ids).float()
         some_rows = rows if len(rows) else rows.new_zeros(1)
         return self._run_step(self._transform, residual, batches, kv_cache, some_rows)[: len(rows)]
+
+    def draw(
+        self,
+        token_ids: Tensor,
+        batches: Sequence[AttentionBatch],
+        kv_cache: KVCacheTensors,
+        rows: Tensor,
+        settings: DrawSettings,
+    ) -> DrawnTokens:
+        """:meth:`forward`, then :meth:`logits`, then a token drawn after each of ``rows``, at least one.
+
+        The result is valid until the next call.
+        """
+        residual = self._embedding(token_ids).float()
+        return self._run_step.draw(self._transform, self._draw, residual, batches, kv_cache, rows, settings)
+
+    def _draw(self, hidden: Tensor, settings: DrawSettings) -> DrawnTokens:
+        return self._draw_tokens(self.logits(hidden), settings)
 
     def _transform(
         self, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCacheTensors, rows: Tensor
@@ -207,7 +226,7 @@ class Decoder:
 
         Apart from :meth:`forward`, so that those of many tokens can be had a few at a time.
         """
-        return self._output(hidden).to(torch.float32)
+        return self._to_float32(self._output(hidden))
 
     @classmethod
     def shapes(cls, config: ModelConfig) -> dict[str, tuple[int, ...]]:

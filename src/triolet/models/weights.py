@@ -17,7 +17,7 @@ from torch import Tensor
 from triolet.errors import UsageError, WeightsError
 from triolet.models.layers import Embedding, Linear, RMSNorm, SummedLinear, fuse_rows, to_dense
 from triolet_kernels.quant import NotFiniteError, QuantTensor
-from triolet_kernels.reference.step import run_step
+from triolet_kernels.reference.step import PlainRunner
 
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
@@ -161,7 +161,7 @@ class Weights:
 
     def step_runner(self) -> StepRunner:
         """What runs a step. Shards talk to each other within one, which only the plain way allows."""
-        return self.ops.step_runner() if self._shard is None else run_step
+        return self.ops.step_runner() if self._shard is None else PlainRunner()
 
     def embedding(self, name: str, multiplier: float) -> Embedding:
         return Embedding(self.ops, self._tensor(f"{name}.weight"), self.dtype, multiplier)

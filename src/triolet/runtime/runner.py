@@ -15,17 +15,19 @@ import numpy as np
 import torch
 
 from triolet.args import EngineArgs
+from triolet.models.decoder import Decoder
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import Request
-from triolet.runtime.batch import BatchBuilder
+from triolet.runtime.batch import BatchBuilder, StepBatch
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.draft_model import DraftModel
+from triolet.runtime.draw_settings import draw_settings
 from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
 from triolet.runtime.loading import LoadedModel, Model, load_parts
-from triolet.runtime.prompt_logprobs import prompt_logprobs
+from triolet.runtime.prompt_logprobs import PromptLogprobs, prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory, trim_allocator
-from triolet.runtime.sampler import Sampler
+from triolet.runtime.sampler import SampledRow, Sampler, are_only_drawn, sampled_rows
 
 __all__ = ["ModelRunner"]
 
@@ -148,12 +150,9 @@ class ModelRunner:
         if self._draft_model is not None:
             plan_rows = self._draft_model.complete(plan_rows, self._batch_builder)
         batch = self._batch_builder.build(plan_rows)
-        hidden = self._model.forward(batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows)
         indices = [index for index, row in enumerate(plan_rows) if row.is_sampled]
         rows = [plan_rows[index] for index in indices]
-        num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
-        prompts = prompt_logprobs(hidden[num_sampled:], plan_rows, self._model.logits)
-        sampled = self._sampler.sample(hidden[:num_sampled], rows, self._model.logits)
+        sampled, prompts = self._run_model(batch, plan_rows, rows)
         self._batch_builder.remember(
             [row.slot for row in rows], np.array([entry.token_ids[-1] for entry in sampled], dtype=np.int64)
         )
@@ -174,6 +173,19 @@ class ModelRunner:
             },
             prompt_logprobs=prompts.logprobs,
         )
+
+    def _run_model(
+        self, batch: StepBatch, plan_rows: Sequence[PlanRow], rows: Sequence[PlanRow]
+    ) -> tuple[list[SampledRow], PromptLogprobs]:
+        """What is sampled after ``rows``, and what of the prompts of all rows was asked for."""
+        assert self._model is not None
+        inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
+        if isinstance(self._model, Decoder) and rows and are_only_drawn(plan_rows):
+            return sampled_rows(self._model.draw(*inputs, draw_settings(rows))), PromptLogprobs()
+        hidden = self._model.forward(*inputs)
+        num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
+        prompts = prompt_logprobs(hidden[num_sampled:], plan_rows, self._model.logits)
+        return self._sampler.sample(hidden[:num_sampled], rows, self._model.logits), prompts
 
     def warm_up(self, num_tokens: int) -> None:
         """Run a prefill of up to ``num_tokens`` and a decode step, so that the first request need not wait.

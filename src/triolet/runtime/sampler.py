@@ -33,12 +33,10 @@ from triolet.runtime.draw_settings import draw_settings
 from triolet.runtime.grammar_draws import draw_held
 from triolet.runtime.grammar_masks import GrammarMasks
 from triolet.runtime.logprobs import processed_logprobs, token_logprobs
-from triolet_kernels.ops import DrawnTokens, Ops
+from triolet_kernels.ops import MAX_DRAWN, DrawnTokens, Ops
 from triolet_kernels.reference import ReferenceOps
 
-__all__ = ["SampledRow", "Sampler"]
-
-MAX_LOGIT_ROWS = 64
+__all__ = ["SampledRow", "Sampler", "are_only_drawn", "sampled_rows"]
 
 Logits = NDArray[np.float32]
 
@@ -105,13 +103,7 @@ class Sampler:
 
     def _sample_plain(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
         """Where nothing is asked for but to draw a token, which is most of the time."""
-        drawn = self._ops.draw(logits, draw_settings(rows))
-        return [
-            SampledRow(token_ids=(token_id,)) if is_finite else SampledRow(token_ids=(0,), error=NOT_FINITE)
-            for token_id, is_finite in zip(
-                drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), strict=True
-            )
-        ]
+        return sampled_rows(self._ops.draw(logits, draw_settings(rows)))
 
     def _commit(self, row: PlanRow, sampled: SampledRow) -> SampledRow:
         if sampled.error is not None:
@@ -227,17 +219,34 @@ def _failure_of_grammar(error: str) -> SampledRow:
 
 
 def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
-    """Runs of rows with at most ``MAX_LOGIT_ROWS`` positions, or of one row."""
+    """Runs of rows with at most ``MAX_DRAWN`` positions, or of one row."""
     chunk: list[PlanRow] = []
     num_positions = 0
     for row in rows:
         num_positions += row.num_draft_tokens + 1
-        if chunk and num_positions > MAX_LOGIT_ROWS:
+        if chunk and num_positions > MAX_DRAWN:
             yield chunk
             chunk, num_positions = [], row.num_draft_tokens + 1
         chunk.append(row)
     if chunk:
         yield chunk
+
+
+def are_only_drawn(rows: Sequence[PlanRow]) -> bool:
+    """Whether nothing is asked for after a step over ``rows`` but to draw tokens, and not too many."""
+    return len(rows) <= MAX_DRAWN and all(
+        _is_plain(row) and row.request.num_prompt_logprobs is None for row in rows
+    )
+
+
+def sampled_rows(drawn: DrawnTokens) -> list[SampledRow]:
+    """What becomes of rows of which nothing was asked but to draw a token."""
+    return [
+        SampledRow(token_ids=(token_id,)) if is_finite else SampledRow(token_ids=(0,), error=NOT_FINITE)
+        for token_id, is_finite in zip(
+            drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), strict=True
+        )
+    ]
 
 
 def _is_plain(row: PlanRow) -> bool:

@@ -16,7 +16,8 @@ from triolet.plan import PlanRow
 from triolet.request import LogitsAdjustments
 from triolet.runtime.adjustments import RowAdjuster
 from triolet.runtime.random import uniforms
-from triolet.runtime.sampler import MAX_LOGIT_ROWS, SampledRow, Sampler
+from triolet.runtime.sampler import SampledRow, Sampler
+from triolet_kernels.ops import MAX_DRAWN
 from triolet_kernels.reference.drawing import draw, draw_filtered
 
 PARAMS: list[dict[str, Any]] = [
@@ -128,7 +129,7 @@ def test_few_rows_of_logits_are_made_at_a_time() -> None:
     rows = [make_row((0, 1, 2), slot=slot, num_draft_tokens=2) for slot in range(50)]
     sampled = Sampler(50).sample(logits, rows, logits_of)
     assert sum(sizes) == 150
-    assert max(sizes) <= MAX_LOGIT_ROWS
+    assert max(sizes) <= MAX_DRAWN
     assert sampled == sample(logits[:60], rows[:20]) + sample(logits[60:], rows[20:])
     long = make_row((0,) * 100, num_draft_tokens=99)
     assert len(Sampler(50).sample(logits[:100], [long], logits_of)) == 1
