@@ -8,6 +8,8 @@ multiplies: its own results depend on the number of rows.
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -23,6 +25,8 @@ from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear", "Panels"]
+
+logger = logging.getLogger("triolet.kernels")
 
 Panels: TypeAlias = PackedTiles | PackedWeight | PackedDense
 """A weight as one of the kernels takes it."""
@@ -56,6 +60,7 @@ class LinearKernels:
         }
         self._embedding = native.kernels("embedding")
         self._memory = WeightMemory()
+        self._widened: set[str] = set()
         self.uses_torch_threads = False
 
     def pack_linear(
@@ -76,12 +81,24 @@ class LinearKernels:
                 return pack_tiles(weight)
             if is_packable(weight) and dtype in self._kernels[PackedWeight]:
                 return pack(weight)
+            self._tell_of_widening(weight, dtype)
             weight = weight.dequantize()
         return (
             pack_dense(weight, dtype)
             if dtype in self._kernels[PackedDense]
             else weight.to(dtype).contiguous()
         )
+
+    def _tell_of_widening(self, weight: QuantTensor, dtype: torch.dtype) -> None:
+        """Once for each format: it takes more memory than the file lets expect."""
+        if weight.kind in self._widened:
+            return
+        self._widened.add(weight.kind)
+        times = math.prod(weight.shape) * dtype.itemsize / weight.data.nbytes
+        logger.info(
+            "weights in %s are kept in %s, for which there are kernels: %.1f times their size in the file",
+            weight.kind, str(dtype).removeprefix("torch."), times,
+        )  # fmt: skip
 
     def kernel_of(self, weight: Panels, dtype: torch.dtype) -> Kernel:
         """What multiplies inputs of ``dtype`` with such a weight."""

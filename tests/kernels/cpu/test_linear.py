@@ -106,6 +106,19 @@ def test_float32_with_quantised_weights_is_exact(any_ops: CpuOps) -> None:
     assert_close(actual, x.double() @ weight.dequantize().double().T)
 
 
+def test_formats_that_are_widened_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    build_if_missing()
+    ops, weight = CpuOps(NativeLibrary.open({"TRIOLET_CPU_ISA": "portable"})), torch.randn(7, 96)
+    with caplog.at_level("INFO", "triolet.kernels"):
+        for kind in ("Q5_1", "Q8_0", "Q5_1"):
+            ops.pack_linear(quantize(weight, kind), None, torch.float32)
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "weights in Q5_1 are kept in float32",
+        "weights in Q8_0 are kept in float32",
+    ]
+    assert "5.3 times their size" in caplog.text
+
+
 def test_quantised_kinds_without_a_kernel_are_dequantised(any_ops: CpuOps) -> None:
     x, weight = torch.randn(3, 96).bfloat16(), quantize(torch.randn(7, 96) / 10, "Q5_1")
     actual = any_ops.linear(x, any_ops.pack_linear(weight, None, torch.bfloat16))
