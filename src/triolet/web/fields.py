@@ -85,7 +85,7 @@ RESPONSES_NEUTRAL: Mapping[str, tuple[Any, ...]] = _NEUTRAL | {
 """Fields of a request for a response that are not served, with the values of them that ask for nothing."""
 
 _INSTEAD: Mapping[str, str] = {
-    "context_management": "leave older items out of input, or send truncation: auto",
+    "context_management": "leave older turns out of what you send",
     "conversation": "send previous_response_id",
     "function_call": "send tool_choice",
     "functions": "send tools",

@@ -58,3 +58,4 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         decode(fields)
     assert caught.value.param == param
+    assert "truncation" not in caught.value.message, "a remedy of another API"
