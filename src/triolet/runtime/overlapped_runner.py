@@ -4,9 +4,8 @@ A step is launched without waiting for anything, and its result is taken later. 
 device, one for each slot, and the next step reads them there, so that it can be launched before anybody has
 seen them. Decodes are replayed as graphs; everything else runs as it stands.
 
-Two things wait for the device within a launch: log-probabilities of a prompt, which are brought over a few
-rows at a time, and a first use that compiles something. This module knows nothing of why the scheduler plans
-what it plans.
+One thing waits for the device within a launch: a first use that compiles something. This module knows
+nothing of why the scheduler plans what it plans.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from triolet.runtime.accelerator import Device, send_together
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.cuda import CudaDevice
 from triolet.runtime.decode_graphs import DecodeGraphs
+from triolet.runtime.device_prompt_logprobs import DevicePromptLogprobs
 from triolet.runtime.device_sampling import DeviceSampler, DrawsOnDevice, DrawsUnderWay
 from triolet.runtime.loading import LoadedModel, Model
-from triolet.runtime.prompt_logprobs import PromptLogprobs, prompt_logprobs
+from triolet.runtime.prompt_logprobs import PromptLogprobs
 from triolet.runtime.runner import ModelRunner
 from triolet.runtime.sampler import SampledRow, Sampler
 from triolet.runtime.step_inputs import StepInputs, StepTensors
@@ -84,6 +84,7 @@ class OverlappedRunner(ModelRunner):
             last_token_ids=self._last_token_ids,
             logprobs_mode=args.logprobs_mode,
         )
+        self._prompt_logprobs = DevicePromptLogprobs(device, loaded.ops, loaded.vocab_size)
         self._graphs = DecodeGraphs(
             device,
             self._forward,
@@ -125,7 +126,7 @@ class OverlappedRunner(ModelRunner):
             hidden = self._forward(inputs.tensors(send_together(self._device, inputs.arrays())))
         rows = [row for row in plan.rows if row.is_sampled]
         num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
-        prompts = prompt_logprobs(hidden[num_sampled:], plan.rows, self._model.logits)
+        prompts = self._prompt_logprobs.make(hidden[num_sampled:], plan.rows, self._model.logits)
         draws = self._draws.draw(hidden[:num_sampled], rows, self._model.logits) if rows else None
         step = StepUnderWay(self._finish, plan, batch.errors, prompts, draws)
         if draws is not None:
@@ -143,6 +144,7 @@ class OverlappedRunner(ModelRunner):
 
     def _finish(self, step: StepUnderWay) -> StepResult:
         indices = [index for index, row in enumerate(step.plan.rows) if row.is_sampled]
+        prompts = step.finish_prompts()
         sampled: list[SampledRow] = [] if step.draws is None else self._draws.finish(step.draws)
         errors = {
             index: entry.error
@@ -153,13 +155,13 @@ class OverlappedRunner(ModelRunner):
             step_id=step.plan.step_id,
             token_ids=tuple(entry.token_ids for entry in sampled),
             logprobs=tuple(entry.logprobs for entry in sampled),
-            errors=errors | step.prompts.errors | step.errors,
+            errors=errors | prompts.errors | step.errors,
             error_params={
                 index: entry.error_param
                 for index, entry in zip(indices, sampled, strict=True)
                 if entry.error_param is not None
             },
-            prompt_logprobs=step.prompts.logprobs,
+            prompt_logprobs=prompts.logprobs,
         )
 
     # ------------------------------------------------------------------ the rest
@@ -186,13 +188,13 @@ class StepUnderWay:
         finish: Callable[[StepUnderWay], StepResult],
         plan: StepPlan,
         errors: dict[int, str],
-        prompts: PromptLogprobs,
+        finish_prompts: Callable[[], PromptLogprobs],
         draws: DrawsUnderWay | None,
     ) -> None:
         self._finish = finish
         self.plan = plan
         self.errors = errors
-        self.prompts = prompts
+        self.finish_prompts = finish_prompts
         self.draws = draws
         self._result: StepResult | None = None
         self._failure: Exception | None = None
