@@ -115,7 +115,7 @@ def machine_ceilings() -> dict[str, float]:
     import torch
 
     from bench.kernels import measure_ceilings
-    from triolet_kernels.ops import preferred_dtype
+    from triolet_kernels.preferred_dtype import preferred_dtype
 
     dtype = preferred_dtype(torch.device("cpu"))
     ceilings = measure_ceilings(dtype, seconds=0.5, num_bytes=_CEILING_BYTES)

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from bench.kernel_shapes import MODELS, LinearShape, ModelShapes
 from bench.report import print_table, write_csv, write_json
-from triolet_kernels.ops import AttentionBatch, KVCache, Ops, preferred_dtype, select_ops
+from triolet_kernels.ops import AttentionBatch, KVCache, Ops, select_ops
+from triolet_kernels.preferred_dtype import preferred_dtype
 from triolet_kernels.quant import QuantTensor
 
 __all__ = [

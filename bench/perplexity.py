@@ -25,7 +25,8 @@ from triolet.models.checkpoint import open_checkpoint
 from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles, resolve_model
 from triolet.text.tokenizer import load_tokenizer
-from triolet_kernels.ops import AttentionBatch, preferred_dtype, select_ops
+from triolet_kernels.ops import AttentionBatch, select_ops
+from triolet_kernels.preferred_dtype import preferred_dtype
 
 if TYPE_CHECKING:
     from triolet.models.decoder import Decoder

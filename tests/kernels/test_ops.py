@@ -11,52 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.kernels.cpu.variants import build_if_missing
 
-from build_cpu import source_digest
 from triolet_kernels import ops
-from triolet_kernels.cpu import loader
-from triolet_kernels.ops import preferred_dtype, select_ops
+from triolet_kernels.ops import select_ops
 
 
 def test_the_reference_can_be_asked_for() -> None:
     assert select_ops(torch.device("cpu"), is_reference=True).name == "reference"
-
-
-def test_preferred_dtype_is_one_the_kernels_take() -> None:
-    assert preferred_dtype(torch.device("cpu")) in (torch.float32, torch.bfloat16)
-    assert preferred_dtype(torch.device("cuda")) == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ({"avx2", "avx512_bf16"}, torch.bfloat16),
-        ({"avx2", "fma", "f16c"}, torch.bfloat16),  # for the sake of the int8 kernels
-        ({"avx2", "fma"}, torch.float32),  # for which they were not compiled
-        ({"sse2"}, torch.float32),
-    ],
-)
-def test_preferred_dtype_of_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, flags: set[str], expected: torch.dtype
-) -> None:
-    build_if_missing()
-    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset(flags))
-    assert preferred_dtype(torch.device("cpu")) == expected
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_without_usable_kernels_only_native_bfloat16_is_preferred(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
-) -> None:
-    path = tmp_path / "libtriolet_cpu.so"
-    if is_there:
-        build_if_missing()
-        digest = source_digest(loader.LIBRARY_PATH.parent).encode()
-        path.write_bytes(loader.LIBRARY_PATH.read_bytes().replace(digest, digest[::-1]))  # of other sources
-    monkeypatch.setattr(loader, "LIBRARY_PATH", path)
-    monkeypatch.setattr(ops, "_cpu_flags", lambda: frozenset({"avx2", "fma", "f16c"}))
-    assert preferred_dtype(torch.device("cpu")) == torch.float32
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])

@@ -11,7 +11,7 @@ from triolet.args import EngineArgs
 from triolet.errors import UsageError
 from triolet.runtime import cuda
 from triolet.runtime.cores import num_available_cores
-from triolet_kernels.ops import preferred_dtype
+from triolet_kernels.preferred_dtype import preferred_dtype
 
 __all__ = ["choose_cache_dtype", "choose_device", "choose_dtype", "choose_num_threads"]
 

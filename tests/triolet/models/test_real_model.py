@@ -19,7 +19,8 @@ from triolet.models.decoder import Decoder
 from triolet.models.loader import load_model
 from triolet.models.source import ModelFiles, local_files
 from triolet.text.tokenizer import load_tokenizer
-from triolet_kernels.ops import preferred_dtype, select_ops
+from triolet_kernels.ops import select_ops
+from triolet_kernels.preferred_dtype import preferred_dtype
 
 pytestmark = [
     pytest.mark.model,

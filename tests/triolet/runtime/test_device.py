@@ -16,7 +16,7 @@ from triolet.runtime.device import (
     choose_dtype,
     choose_num_threads,
 )
-from triolet_kernels.ops import preferred_dtype
+from triolet_kernels.preferred_dtype import preferred_dtype
 
 CPU = torch.device("cpu")
 
