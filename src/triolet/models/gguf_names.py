@@ -39,9 +39,16 @@ _GEMMA_LAYER = _LAYER | {
 }
 _PATTERN = re.compile(r"(?:blk\.(0|[1-9]\d{0,4})\.)?([a-z_]+)\.(weight|bias)", re.ASCII)
 
+_OLD_EXPERT = re.compile(r"blk\.(0|[1-9]\d{0,4})\.ffn_(gate|up|down)\.(0|[1-9]\d{0,3})\.weight", re.ASCII)
+"""Experts in tensors of their own, as files of Mixtral from before April 2024 have them."""
+
 
 def huggingface_name(name: str, architecture: str) -> str:
     """The Hugging Face name of a tensor, or ``name`` itself if it has none."""
+    old = _OLD_EXPERT.fullmatch(name)
+    if old is not None:
+        layer, projection, expert = old.groups()
+        return f"model.layers.{layer}.mlp.experts.{expert}.{projection}_proj.weight"
     match = _PATTERN.fullmatch(name)
     if match is None:
         return name

@@ -41,6 +41,12 @@ def test_names_are_the_inverse_of_the_package(
             assert huggingface_name(name, architecture) == stem + suffix
 
 
+@pytest.mark.parametrize("projection", ["gate", "up", "down"])
+def test_old_files_have_a_tensor_for_each_expert(projection: str) -> None:
+    expected = f"model.layers.3.mlp.experts.12.{projection}_proj.weight"
+    assert huggingface_name(f"blk.3.ffn_{projection}.12.weight", "llama") == expected
+
+
 @pytest.mark.parametrize(
     "name",
     [

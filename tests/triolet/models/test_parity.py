@@ -25,15 +25,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 LIMIT = 1e-4
 LENGTHS = (57, 1, 23, 8)
+NUM_GREEDY = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A model on disk, prompts, and the logits of ``transformers`` at each of their positions."""
+    """A model on disk, prompts, the logits of ``transformers`` at each of their positions, and the tokens
+    with which it goes on greedily after the third prompt."""
 
     path: Path
     prompts: list[list[int]]
     logits: list[Tensor]
+    continuation: list[int]
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
@@ -53,13 +56,20 @@ def compute_logits(model: Any, prompts: list[list[int]]) -> list[Tensor]:
         return [model(torch.tensor([prompt])).logits[0] for prompt in prompts]
 
 
+def continue_greedily(model: Any, prompt: list[int]) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(NUM_GREEDY):
+        tokens.append(int(compute_logits(model, [tokens])[0][-1].argmax()))
+    return tokens[len(prompt) :]
+
+
 @pytest.fixture(scope="module", params=TINY_MODELS)
 def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Expected:
     model = build_tiny_model(request.param)
     path = tmp_path_factory.mktemp(request.param)
     model.save_pretrained(path)
     prompts = make_prompts(model.config.vocab_size)
-    return Expected(path, prompts, compute_logits(model, prompts))
+    return Expected(path, prompts, compute_logits(model, prompts), continue_greedily(model, prompts[2]))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["reference", "fast"])
@@ -81,6 +91,15 @@ def test_logits_at_every_position(model: Decoder, expected: Expected) -> None:
     for prompt, logits in zip(expected.prompts, expected.logits, strict=True):
         actual = PagedModel(model).step({0: prompt})[0]
         assert relative_error(actual, logits) <= LIMIT
+
+
+def test_greedy_tokens(model: Decoder, expected: Expected) -> None:
+    paged, tokens = PagedModel(model), list[int]()
+    last = expected.prompts[2]
+    while len(tokens) < NUM_GREEDY:
+        last = [int(paged.step_last({0: last})[0].argmax())]
+        tokens += last
+    assert tokens == expected.continuation
 
 
 def split_at(values: list[int], *ends: int) -> Iterator[list[int]]:
