@@ -26,6 +26,7 @@ from tests.conftest import CHAT_TEMPLATE
 from tests.fakes import FakeRunner, fake_client, write_byte_model
 from tests.fuzz.bodies import mutated
 from tests.fuzz.calls import Call, random_call
+from tests.fuzz.progress import Progress, silent, spoken
 from tests.triolet.web.documented import check_documented, is_documented
 from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import Running, serving
@@ -36,12 +37,15 @@ from triolet.statistics import EngineState
 __all__ = ["fuzz", "fuzz_calls", "main"]
 
 ADMIN = {"Authorization": "Bearer root"}
+TELL_EVERY = 5000
 ENDS = (b"data: [DONE]\n\n", b"event: message_stop", b'"type":"response.')
 WHOLE = ("JSON", "body")
 """What errors speak of that are about no field, but about all that was sent."""
 
 
-async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Counter[str]:
+async def fuzz(
+    model: Path, iterations: int, *, seed: int, backend: str, progress: Progress = silent
+) -> Counter[str]:
     """How often each path answered with each status. Raises AssertionError naming the body."""
     source = random.Random(seed)
     outcomes: Counter[str] = Counter()
@@ -52,7 +56,8 @@ async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Coun
         client_factory=fake_client(FakeRunner()),
     )
     async with serving(engine, backend, admin_api_key="root") as running:
-        for _ in range(iterations):
+        for number in range(iterations):
+            progress(number)
             path, data = mutated(source)
             try:
                 response = await ask(running, path, data)
@@ -64,14 +69,17 @@ async def fuzz(model: Path, iterations: int, *, seed: int, backend: str) -> Coun
     return outcomes
 
 
-async def fuzz_calls(iterations: int, *, seed: int, backend: str) -> Counter[str]:
+async def fuzz_calls(
+    iterations: int, *, seed: int, backend: str, progress: Progress = silent
+) -> Counter[str]:
     """How often calls were answered with each status. Raises AssertionError naming the call."""
     source = random.Random(seed)
     outcomes: Counter[str] = Counter()
     engine = FakeEngine(reply="abc")
     async with serving(engine, backend, admin_api_key="root") as running:
         kept = await running.client.post("/v1/responses", json={"input": "a"}, headers=ADMIN)
-        for _ in range(iterations):
+        for number in range(iterations):
+            progress(number)
             call = random_call(source, kept.json()["id"])
             try:
                 response = await make(running, call)
@@ -157,15 +165,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=("asyncio", "trio"), default="asyncio")
     options = parser.parse_args()
+    asked = {"seed": options.seed, "backend": options.backend}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         model = write_byte_model(Path(folder) / "bytes", chat_template=CHAT_TEMPLATE)
         outcomes = anyio.run(
-            lambda: fuzz(model, options.iterations, seed=options.seed, backend=options.backend),
+            lambda: fuzz(model, options.iterations, **asked, progress=spoken(TELL_EVERY)),
             backend=options.backend,
         )
         outcomes += anyio.run(
-            lambda: fuzz_calls(options.iterations, seed=options.seed, backend=options.backend),
+            lambda: fuzz_calls(options.iterations, **asked, progress=spoken(TELL_EVERY)),
             backend=options.backend,
         )
     print(json.dumps(dict(sorted(outcomes.items())), indent=1))
