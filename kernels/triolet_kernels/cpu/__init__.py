@@ -19,8 +19,9 @@ from triolet_kernels.cpu.norm import NormKernels
 from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.cpu.rows import RowKernels
 from triolet_kernels.expert_ops import Routing
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens
 from triolet_kernels.quant import QuantTensor
+from triolet_kernels.steps import StepRunner
 
 __all__ = ["CpuOps"]
 

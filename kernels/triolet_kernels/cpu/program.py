@@ -26,7 +26,8 @@ from triolet_kernels.cpu.loader import Argument, Kernel, NativeLibrary, Value, w
 from triolet_kernels.cpu.recorded_draw import RecordedDraw
 
 if TYPE_CHECKING:
-    from triolet_kernels.ops import AttentionBatch, Draw, DrawnTokens, DrawSettings, KVCache, Step
+    from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, KVCache
+    from triolet_kernels.steps import Draw, Step
 
 __all__ = ["NotRecordableError", "Program", "ProgramRunner"]
 
@@ -49,7 +50,7 @@ class NotRecordableError(Exception):
 
 
 class ProgramRunner:
-    """A :class:`triolet_kernels.ops.StepRunner`: runs a step by its program, where one could be recorded."""
+    """A :class:`triolet_kernels.steps.StepRunner`: runs a step by its program, if one could be recorded."""
 
     def __init__(self, native: NativeLibrary) -> None:
         self._native = native

@@ -15,7 +15,7 @@ from triolet_kernels.ops import MAX_DRAWN, DrawnTokens, DrawSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from triolet_kernels.ops import Draw
+    from triolet_kernels.steps import Draw
 
 __all__ = ["RecordedDraw"]
 

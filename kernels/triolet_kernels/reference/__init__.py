@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.expert_ops import Routing
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens, StepRunner
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import (
     activation,
@@ -31,6 +31,7 @@ from triolet_kernels.reference import (
 )
 from triolet_kernels.reference.experts import PackedExperts
 from triolet_kernels.reference.linear import PackedEmbedding, PackedLinear
+from triolet_kernels.steps import StepRunner
 
 if TYPE_CHECKING:
     from triolet_kernels.device_draws import (

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from triolet_kernels.ops import AttentionBatch, Draw, DrawnTokens, DrawSettings, KVCache, Step
+    from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, KVCache
+    from triolet_kernels.steps import Draw, Step
 
 __all__ = ["PlainRunner"]
 
 
 class PlainRunner:
-    """A :class:`triolet_kernels.ops.StepRunner` that adds nothing."""
+    """A :class:`triolet_kernels.steps.StepRunner` that adds nothing."""
 
     def __call__(
         self, step: Step, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor

@@ -22,7 +22,8 @@ from triolet_kernels.reference.step import PlainRunner
 if TYPE_CHECKING:
     from triolet.models.checkpoint import Checkpoint
     from triolet.models.sharding import Shard
-    from triolet_kernels.ops import Ops, StepRunner
+    from triolet_kernels.ops import Ops
+    from triolet_kernels.steps import StepRunner
 
 __all__ = ["Shapes", "Weights", "check_shapes"]
 
