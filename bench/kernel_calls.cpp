@@ -39,8 +39,9 @@ bool run_dense(void* kernel, int64_t rows, int64_t size) {
     return call(kernel, x.data(), weights.data(), nullptr, output.data(), rows, kWidth, kOutputs);
 }
 
-bool run_attention(void* kernel, int64_t first, int64_t size) {
-    const int64_t count = kKeys - first, cache = kPages * kKvHeads * kBlock * kHeadDim * size;
+// An entry of the cache is the key or the value of one head and token.
+bool run_attention(void* kernel, int64_t first, int64_t size, int64_t entry_bytes) {
+    const int64_t count = kKeys - first, cache = kPages * kKvHeads * kBlock * entry_bytes;
     auto query = bytes(count * kHeads * kHeadDim * size), keys = bytes(cache), values = bytes(cache), output = query;
     std::vector<int64_t> positions;
     std::vector<int32_t> table, starts = {0, int32_t(count)};
@@ -72,11 +73,13 @@ const Call kCalls[] = {
     {"bfloat16 linear, 8 rows", "triolet_dense_linear_bfloat16_avx2",
      [](void* kernel) { return run_dense(kernel, kRows, 2); }},
     {"attention, 1 row", "triolet_paged_attention_bfloat16_avx2",
-     [](void* kernel) { return run_attention(kernel, kKeys - 1, 2); }},
+     [](void* kernel) { return run_attention(kernel, kKeys - 1, 2, 2 * kHeadDim); }},
+    {"attention to codes, 1 row", "triolet_paged_attention_of_codes_bfloat16_avx2",
+     [](void* kernel) { return run_attention(kernel, kKeys - 1, 2, kHeadDim + 2); }},
     {"attention, 200 rows", "triolet_paged_attention_bfloat16_avx2",
-     [](void* kernel) { return run_attention(kernel, 0, 2); }},
+     [](void* kernel) { return run_attention(kernel, 0, 2, 2 * kHeadDim); }},
     {"float32 attention, 200 rows", "triolet_paged_attention_float32_avx2",
-     [](void* kernel) { return run_attention(kernel, 0, 4); }},
+     [](void* kernel) { return run_attention(kernel, 0, 4, 4 * kHeadDim); }},
     {"norm, 8 rows", "triolet_rms_norm_bfloat16_avx2", run_norm},
     {"gated activation, 8 rows", "triolet_silu_mul_bfloat16_avx2", run_activation},
 };

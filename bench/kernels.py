@@ -30,6 +30,7 @@ from bench.report import print_table, write_csv, write_json
 from triolet_kernels.ops import AttentionBatch, KVCache, Ops, select_ops
 from triolet_kernels.preferred_dtype import preferred_dtype
 from triolet_kernels.quant import QuantTensor
+from triolet_kernels.reference.cache_codes import entry_size
 
 __all__ = [
     "Ceilings",
@@ -112,13 +113,20 @@ def measure_linear(
 
 
 def measure_attention(
-    ops: Ops, model: ModelShapes, span: tuple[int, int, int], dtype: torch.dtype, *, seconds: float,
-    num_bytes: int,
+    ops: Ops, model: ModelShapes, span: tuple[int, int, int], dtype: torch.dtype, *,
+    cache_dtype: torch.dtype, seconds: float, num_bytes: int,
 ) -> tuple[float, int, int]:  # fmt: skip
     """Seconds, bytes and operations of attention for so many sequences, each computing ``start:end``."""
     num_sequences, start, end = span
     batch, num_blocks = _make_batch(num_sequences, start, end)
-    caches = [torch.randn(2, num_blocks, model.num_kv_heads, BLOCK_SIZE, model.head_dim).to(dtype)]
+    size = entry_size(model.head_dim, cache_dtype)
+    shape = (2, num_blocks, model.num_kv_heads, BLOCK_SIZE, size)
+    # Codes of 0x3c are finite scales as well.
+    caches = (
+        [torch.full(shape, 0x3C, dtype=torch.int8)]
+        if cache_dtype == torch.int8
+        else [torch.randn(shape).to(dtype)]
+    )
     caches += [caches[0].clone() for _ in range(num_bytes // caches[0].nbytes)]
 
     def step(x: Tensor, batches: Sequence[AttentionBatch], _cache: KVCache, _rows: Tensor) -> Tensor:
@@ -131,13 +139,13 @@ def measure_attention(
     arguments = (step, x, [batch], [(caches[0][0], caches[0][1])], torch.arange(1))
     taken = best_time([lambda: run(*arguments)], seconds) / len(caches)
     num_keys = num_sequences * (end * (end + 1) - start * (start + 1)) // 2
-    read = num_sequences * end * model.num_kv_heads * model.head_dim * 2 * dtype.itemsize
+    read = num_sequences * end * model.num_kv_heads * size * 2 * cache_dtype.itemsize
     return taken, read, 4 * num_keys * model.num_heads * model.head_dim
 
 
 def measure_model(
     ops: Ops, model: ModelShapes, rows: Sequence[int], spans: Sequence[tuple[int, int, int]],
-    dtype: torch.dtype, *, seconds: float,
+    dtype: torch.dtype, *, cache_dtype: torch.dtype, seconds: float,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The rows of one model's table, its ceilings first."""
     num_bytes = model.num_bytes(dtype.itemsize)
@@ -150,12 +158,14 @@ def measure_model(
         results = measure_linear(ops, shape, rows, dtype, seconds=seconds, num_bytes=num_bytes)
         for num_rows, result in zip(rows, results, strict=True):
             table.append(_row(model, "linear", name, num_rows, shape.count, result, ceilings))
-    cache_size = 2 * model.num_kv_heads * model.head_dim * dtype.itemsize
+    cache_size = 2 * model.num_kv_heads * entry_size(model.head_dim, cache_dtype) * cache_dtype.itemsize
     for span in spans:
         num_sequences, start, end = span
         if num_sequences * end * cache_size * model.num_layers > MOST_CACHE:
             continue
-        result = measure_attention(ops, model, span, dtype, seconds=seconds, num_bytes=num_bytes)
+        result = measure_attention(
+            ops, model, span, dtype, cache_dtype=cache_dtype, seconds=seconds, num_bytes=num_bytes
+        )
         num_rows = num_sequences * (end - start)
         table.append(_row(model, "attention", f"{start}:{end}", num_rows, model.num_layers, result, ceilings))
     return table
@@ -214,11 +224,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     device = torch.device("cpu")
     dtype = preferred_dtype(device) if options.dtype == "auto" else getattr(torch, options.dtype)
+    cache_dtype = torch.int8 if options.kv_cache_dtype == "int8" else dtype
     ops = select_ops(device, is_reference=options.kernels == "reference", num_threads=options.threads)
     table: list[dict[str, Any]] = []
     for name in options.models:
         spans = () if options.no_attention else (*DECODE_SPANS, *PREFILL_SPANS)
-        table += measure_model(ops, MODELS[name], options.rows, spans, dtype, seconds=options.seconds)
+        table += measure_model(
+            ops, MODELS[name], options.rows, spans, dtype, cache_dtype=cache_dtype, seconds=options.seconds
+        )
     print(f"{ops.name}, {options.threads} threads, {str(dtype).removeprefix('torch.')}")
     print_table(table, _COLUMNS)
     if options.json:
@@ -237,6 +250,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-attention", action="store_true", help="linear layers only")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
+    parser.add_argument("--kv-cache-dtype", choices=["auto", "int8"], default="auto")
     parser.add_argument("--kernels", choices=["auto", "reference"], default="auto")
     parser.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
     parser.add_argument("--json", type=Path, help="write the rows here")

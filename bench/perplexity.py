@@ -1,6 +1,7 @@
 """What the fast mode costs in accuracy: perplexity on a fixed text, beside that of the float32 reference.
 
     python -m bench.perplexity
+    python -m bench.perplexity --kv-cache-dtype int8
     python -m bench.perplexity --model path/to/model.gguf --num-tokens 4096 --dtype float32
 
 The text is cut into runs of ``--context`` tokens; each token but the first of a run is predicted from those
@@ -27,6 +28,7 @@ from triolet.models.source import ModelFiles, resolve_model
 from triolet.text.tokenizer import load_tokenizer
 from triolet_kernels.ops import AttentionBatch, select_ops
 from triolet_kernels.preferred_dtype import preferred_dtype
+from triolet_kernels.reference.cache_codes import entry_size
 
 if TYPE_CHECKING:
     from triolet.models.decoder import Decoder
@@ -49,9 +51,13 @@ def perplexity(
 ) -> float:
     """Perplexity of ``token_ids`` in runs of ``context`` tokens, with a KV cache of ``dtype``."""
     config = model.config
-    shape = (-(-context // BLOCK_SIZE), config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    size = entry_size(config.head_dim, dtype)
+    shape = (-(-context // BLOCK_SIZE), config.num_kv_heads, BLOCK_SIZE, size)
     cache = [
-        (torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+        (
+            torch.zeros(shape, dtype=dtype, device=device),
+            torch.zeros(shape, dtype=dtype, device=device),
+        )
         for _ in range(config.num_layers)
     ]
     total, count = 0.0, 0
@@ -98,11 +104,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = []
     for is_reference, dtype in ((True, torch.float32), (False, fast_dtype)):
         model = load(files, is_reference=is_reference, dtype=dtype, device=device)
-        value = perplexity(model, token_ids, context=options.context, dtype=dtype, device=device)
+        cache_dtype = torch.int8 if options.kv_cache_dtype == "int8" and not is_reference else dtype
+        value = perplexity(model, token_ids, context=options.context, dtype=cache_dtype, device=device)
         label = "reference" if is_reference else "fast"
-        print(f"{label:<10}{str(dtype).removeprefix('torch.'):<10}{value:10.4f}")
+        names = [str(each).removeprefix("torch.") for each in (dtype, cache_dtype)]
+        print(f"{label:<10}{names[0]:<10}{names[1]:<10}{value:10.4f}")
         results.append(value)
-    print(f"{'ratio':<20}{results[1] / results[0]:10.4f}")
+    print(f"{'ratio':<30}{results[1] / results[0]:10.4f}")
     return 0
 
 
@@ -113,6 +121,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--num-tokens", type=int, help="use the first so many tokens; all if not given")
     parser.add_argument("--context", type=int, default=512, help="tokens in a run")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
+    parser.add_argument("--kv-cache-dtype", choices=["auto", "int8"], default="auto", help="of the fast mode")
     parser.add_argument("--device", default="cpu")
     return parser.parse_args(argv)
 

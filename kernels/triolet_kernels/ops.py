@@ -7,7 +7,7 @@ and allocate their own outputs unless said otherwise.
 Shapes: T tokens of a ragged batch of S sequences, H query heads, G key/value heads, D head dimension,
 B tokens in a KV block. Caches are ``(num_blocks, G, B, D)``; in which order the B × D values of one block and
 head lie is the implementation's own affair, so nothing else reads or writes inside a block. A cache needs no
-initial values.
+initial values. On a CPU it may be int8, ``(num_blocks, G, B, D + 2)``: see ``reference/cache_codes.py``.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ MAX_NUM_API_SERVERS = 64
 TLS_FILES = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 
 Dtype = Literal["auto", "float32", "bfloat16"]
-KVCacheDtype = Literal["auto", "fp8"]
+KVCacheDtype = Literal["auto", "int8", "fp8"]
 Device = Literal["auto", "cpu", "cuda"]
 Kernels = Literal["auto", "reference"]
 Backend = Literal["asyncio", "trio"]
@@ -100,8 +100,8 @@ class EngineArgs(ParallelArgs):
         None, "Number of KV blocks; overrides --kv-cache-bytes.", group="cache"
     )
     kv_cache_dtype: KVCacheDtype = option(
-        "auto", "Number format of the KV cache: that of activations, or fp8, which takes half the "
-        "memory, for some of the accuracy; on GPUs alone.",
+        "auto", "Number format of the KV cache: that of activations, or 8 bits, which take half the memory, "
+        "for some of the accuracy: int8 on a CPU, fp8 on a GPU.",
         group="cache",
     )  # fmt: skip
     gpu_memory_utilization: float = option(

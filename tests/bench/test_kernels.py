@@ -43,13 +43,15 @@ def test_linear_counts_the_bytes_it_reads_and_operations(
 
 
 @pytest.mark.parametrize(("start", "end", "num_keys"), [(10, 11, 11), (0, 4, 10), (2, 4, 7)])
-def test_attention_counts_the_keys_each_token_sees(ops: Ops, start: int, end: int, num_keys: int) -> None:
-    span = (3, start, end)
+@pytest.mark.parametrize(("cache_dtype", "bytes_each"), [(torch.bfloat16, 64 * 2), (torch.int8, 64 + 2)])
+def test_attention_counts_the_keys_each_token_sees(
+    ops: Ops, start: int, end: int, num_keys: int, cache_dtype: torch.dtype, bytes_each: int
+) -> None:
     seconds, size, operations = measure_attention(
-        ops, MODEL, span, torch.bfloat16, seconds=0.001, num_bytes=100_000
+        ops, MODEL, (3, start, end), torch.bfloat16, cache_dtype=cache_dtype, seconds=0.001, num_bytes=100_000
     )
     assert seconds > 0
-    assert size == 3 * end * 3 * 64 * 2 * 2
+    assert size == 3 * end * 3 * 2 * bytes_each
     assert operations == 3 * num_keys * 4 * 9 * 64
 
 
@@ -70,7 +72,9 @@ def test_a_model_has_a_row_for_each_kernel_and_number_of_rows(
 ) -> None:
     monkeypatch.setattr(kernels, "MOST_CACHE", 1 << 20)
     spans = [(2, 5, 6), (100, 0, 8000)]  # the second one's cache is too large
-    table = measure_model(ops, MODEL, [1, 2], spans, torch.bfloat16, seconds=0.001)
+    table = measure_model(
+        ops, MODEL, [1, 2], spans, torch.bfloat16, cache_dtype=torch.bfloat16, seconds=0.001
+    )
     assert [(row["kernel"], row["rows"]) for row in table] == [
         ("ceiling", 0), ("linear", 1), ("linear", 2), ("attention", 2),
     ]  # fmt: skip

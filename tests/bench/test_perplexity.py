@@ -62,8 +62,11 @@ def test_a_lone_token_at_the_end_predicts_nothing() -> None:
     assert model.runs == [33, 33]
 
 
-def test_the_program_compares_both_modes(byte_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--num-tokens", "40", "--context", "16", "--dtype", "float32"]
+@pytest.mark.parametrize("cache_dtype", ["auto", "int8"])
+def test_the_program_compares_both_modes(
+    byte_llama: Path, capsys: pytest.CaptureFixture[str], cache_dtype: str
+) -> None:
+    options = ["--num-tokens", "40", "--context", "16", "--dtype", "float32", "--kv-cache-dtype", cache_dtype]
     assert main(["--model", str(byte_llama), *options]) == 0
     *_, reference, fast, ratio = capsys.readouterr().out.splitlines()
     assert (reference.split()[0], fast.split()[0]) == ("reference", "fast")

@@ -49,6 +49,7 @@ class Subject:
     vocab_size: int
     dtype: str
     isa: str
+    kv_cache_dtype: str = "auto"
 
     def find(self, folder: Path) -> Path:
         """The model on disk; tiny ones are made there."""
@@ -63,12 +64,13 @@ SUBJECTS: Mapping[str, Subject] = {
     "smollm2": Subject("smollm2-135m-instruct", 49152, "bfloat16", ""),
     "qwen2": Subject("qwen2", 160, "bfloat16", "avx512"),
     "gemma3": Subject("gemma3", 160, "float32", ""),
+    "gemma3-codes": Subject("gemma3", 160, "bfloat16", "", "int8"),
     "gemma3-odd": Subject("gemma3-odd", 101, "bfloat16", "avx2"),
     "qwen3-moe-odd": Subject("qwen3-moe-odd", 101, "bfloat16", ""),
     "qwen3-odd": Subject("qwen3-odd", 101, "float32", "portable"),
 }
 """The default model quantised, and dense ones: with biases, sliding windows,
-experts, and sizes nothing divides."""
+experts, codes for keys and values, and sizes nothing divides."""
 
 CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},

@@ -47,7 +47,8 @@ class Bench:
 
     def options(self, **options: Any) -> dict[str, Any]:
         defaults = {"num_threads": 1, "num_kv_blocks": 64, "max_model_len": MAX_MODEL_LEN}
-        return {"model": str(self.path), "dtype": self.subject.dtype} | defaults | options
+        formats = {"dtype": self.subject.dtype, "kv_cache_dtype": self.subject.kv_cache_dtype}
+        return {"model": str(self.path)} | formats | defaults | options
 
     def engine(self, **options: Any) -> LLMEngine:
         return LLMEngine(**self.options(**options))

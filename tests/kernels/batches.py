@@ -14,6 +14,10 @@ import torch
 from torch import Tensor
 
 from triolet_kernels.ops import AttentionBatch, Ops
+from triolet_kernels.reference.cache_codes import SCALE_SIZE
+
+_NOT_FINITE = 124
+"""In every byte of a cache of codes: read as a code and as its scale, more than any number."""
 
 Spans = Sequence[tuple[int, int]]
 """For each sequence the positions ``start:end`` that a step computes."""
@@ -28,6 +32,8 @@ class Shape:
     head_dim: int
     block_size: int
     dtype: torch.dtype = torch.float32
+    has_codes: bool = False
+    """Whether the cache keeps 8 bits of a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +102,14 @@ def make_tables(lengths: Sequence[int], block_size: int, seed: int = 0) -> Tenso
 
 
 def make_caches(shape: Shape, tables: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value cache, NaN everywhere."""
+    """Key and value cache, NaN everywhere, or codes that are not finite, wherever a scale may be."""
     num_blocks = int(tables[tables != 2**31 - 1].max()) + 1
     size = (num_blocks, shape.num_kv_heads, shape.block_size, shape.head_dim)
+    if shape.has_codes:
+        coded = (*size[:-1], shape.head_dim + SCALE_SIZE)
+        return torch.full(coded, _NOT_FINITE, dtype=torch.int8), torch.full(
+            coded, _NOT_FINITE, dtype=torch.int8
+        )
     return torch.full(size, math.nan, dtype=shape.dtype), torch.full(size, math.nan, dtype=shape.dtype)
 
 
@@ -137,16 +148,16 @@ def run_history(
 
     Blocks that the window has left are NaN: they may be somebody else's by then.
     """
-    lengths = [end for _, end in spans]
-    tables = make_tables(lengths, problem.shape.block_size)
-    caches = make_caches(problem.shape, tables)
+    shape, lengths = problem.shape, [end for _, end in spans]
+    tables = make_tables(lengths, shape.block_size)
+    caches = make_caches(shape, tables)
     past = [(index, start) for index, (start, _) in enumerate(spans) if start]
     if past:
         indices = [index for index, _ in past]
         run_step(ops, problem.pick(indices), [(0, start) for _, start in past], caches, tables[indices])
     if window is not None:
         for index, (start, _) in enumerate(spans):
-            num_left = max(0, start - window + 1) // problem.shape.block_size
+            num_left = max(0, start - window + 1) // shape.block_size
             for cache in caches:
-                cache[tables[index, :num_left].long()] = math.nan
+                cache[tables[index, :num_left].long()] = _NOT_FINITE if shape.has_codes else math.nan
     return run_step(ops, problem, spans, caches, tables, scale=scale, window=window)

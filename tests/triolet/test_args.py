@@ -35,7 +35,7 @@ BAD: dict[str, list[Any]] = {
     "num_threads": [*NOT_POSITIVE, 1025, 100_000],
     "block_size": [*NOT_POSITIVE, None, 4, 12, 33],
     "kv_cache_bytes": NOT_POSITIVE,
-    "kv_cache_dtype": ["int8", 8],
+    "kv_cache_dtype": ["int4", 8],
     "gpu_memory_utilization": [0.0, -0.1, 1.01, float("nan"), "half"],
     "num_kv_blocks": NOT_POSITIVE,
     "max_num_seqs": [*NOT_POSITIVE, None],

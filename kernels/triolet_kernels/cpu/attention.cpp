@@ -6,6 +6,7 @@
 
 #include "attention_chunk.h"
 #include "attention_tiles.h"
+#include "cache_reader.h"
 #include "parallel.h"
 #include "scratch.h"
 
@@ -44,11 +45,12 @@ struct HeadGroups {
     int64_t num_heads_of(int64_t group) const { return smaller(heads_per_group, heads_per_kv - place(group)); }
 };
 
-template <class T>
+// Of queries of T over a cache of E.
+template <class T, class E>
 struct Inputs {
     const T* query;
-    const T* key_cache;
-    const T* value_cache;
+    const E* key_cache;
+    const E* value_cache;
     T* output;
     const int64_t* positions;
     const int32_t* block_tables;
@@ -57,18 +59,18 @@ struct Inputs {
     ChunkGeometry geometry;
 };
 
-template <class T>
-struct Attention : Inputs<T> {
+template <class T, class E>
+struct Attention : Inputs<T, E> {
     using Rows = typename RowsOf<T>::type;
     static constexpr int kTileRows = Rows::kTileRows, kGroupRows = Rows::kGroupRows;
-    using Inputs<T>::geometry;
-    using Inputs<T>::positions;
+    using Inputs<T, E>::geometry;
+    using Inputs<T, E>::positions;
 
     const HeadGroups groups;
     const int64_t num_spans;  // of the longest sequence
 
-    explicit Attention(const Inputs<T>& inputs)
-        : Inputs<T>(inputs),
+    explicit Attention(const Inputs<T, E>& inputs)
+        : Inputs<T, E>(inputs),
           groups(inputs.num_heads, inputs.num_kv_heads, kTileRows),
           num_spans(divide_up(inputs.max_length, kSpan)) {}
 
@@ -110,16 +112,15 @@ struct Attention : Inputs<T> {
         return {memory, memory + padded(num_rows), memory + 2 * padded(num_rows)};
     }
 
-    Chunk<T> chunk_at(const TokenTile& tile, int64_t kv_head, int64_t first) const {
-        const int64_t block_size = geometry.block_size, head_dim = geometry.head_dim, offset = first & (block_size - 1);
+    Chunk<E> chunk_at(const TokenTile& tile, int64_t kv_head, int64_t first) const {
+        const int64_t block_size = geometry.block_size, offset = first & (block_size - 1);
         int64_t block = this->block_tables[tile.sequence * this->table_stride + (first >> __builtin_ctzll(block_size))];
-        int64_t page = (block * this->num_kv_heads + kv_head) * block_size * head_dim;
-        return {this->key_cache + page + key_index<T>(offset, 0, block_size),
-                this->value_cache + page + value_index<T>(offset, 0, head_dim), first,
-                int(smaller(geometry.chunk, tile.end_key - first))};
+        int64_t page = (block * this->num_kv_heads + kv_head) * page_size<E>(block_size, geometry.head_dim);
+        return CacheReader<T, E>::find(this->key_cache + page, this->value_cache + page, offset, geometry, first,
+                                       int(smaller(geometry.chunk, tile.end_key - first)));
     }
 
-    void find_chunks(const TokenTile& tile, int64_t group, int64_t span, Chunks<T>& chunks) const {
+    void find_chunks(const TokenTile& tile, int64_t group, int64_t span, Chunks<E>& chunks) const {
         chunks.count = 0;
         const int64_t kv_head = groups.kv_head(group), end = smaller((span + 1) * kSpan, tile.end_key);
         for (int64_t first = span * kSpan; first < end; first += geometry.chunk)
@@ -162,10 +163,10 @@ struct Attention : Inputs<T> {
 };
 
 // The rows that one thread carries through the keys together, and what it needs for that.
-template <class T>
+template <class T, class E>
 class Worker {
 public:
-    explicit Worker(const Attention<T>& attention) : attention_(attention) {}
+    explicit Worker(const Attention<T, E>& attention) : attention_(attention), reader_(attention.geometry) {}
 
     // One tile and group of heads over all its keys.
     void run_tile(const TokenTile& tile, int64_t group) {
@@ -178,8 +179,9 @@ public:
         for (int64_t span = tile.first_span(); span < tile.end_span(); ++span) {
             chunks_ = next_;
             attention_.find_chunks(tile, group, span + 1, next_);
+            const Chunks<T>& chunks = reader_.read(chunks_, next_);
             for (int row = 0; row < num_rows_; row += kGroupRows) {
-                attend(row, part);
+                attend(row, chunks, part);
                 attention_.merge(total.from(row, attention_.geometry.head_dim), part, num_group_rows(row));
             }
         }
@@ -196,9 +198,10 @@ public:
         if (unit + 1 < num_units) find_chunks(shared, unit + 1);
         if (chunks_.count == 0) return;
         gather(tile, unit % attention_.groups.count);
+        const Chunks<T>& chunks = reader_.read(chunks_, next_);
         RowStates sums = attention_.states_in(parts, num_rows_);
         for (int row = 0; row < num_rows_; row += kGroupRows)
-            attend(row, sums.from(row, attention_.geometry.head_dim));
+            attend(row, chunks, sums.from(row, attention_.geometry.head_dim));
     }
 
     // Puts together what was summed of one tile and group of heads, `size` values from span to span.
@@ -245,14 +248,15 @@ private:
     }
 
     // Sums of one group of rows over the chunks; the next ones are fetched from memory on the way, once.
-    void attend(int row, const RowStates& sums) {
-        Rows::attend(session_, num_group_rows(row), chunks_, row ? nullptr : &next_,
-                     query_ + row * attention_.geometry.head_dim, positions_ + row, attention_.geometry, sums);
+    void attend(int row, const Chunks<T>& chunks, const RowStates& sums) {
+        Rows::attend(session_, num_group_rows(row), chunks, row ? nullptr : &next_,
+                     query_ + row * attention_.geometry.head_dim, positions_ + row, reader_.geometry, sums);
     }
 
-    const Attention<T>& attention_;
+    const Attention<T, E>& attention_;
+    CacheReader<T, E> reader_;
     typename Rows::Session session_;
-    Chunks<T> chunks_, next_;
+    Chunks<E> chunks_, next_;
     int64_t next_unit_ = -1;  // that the next chunks are of, where spans are shared out
     int num_rows_ = 0;
     int64_t positions_[kTileRows];
@@ -260,9 +264,9 @@ private:
 };
 
 // False if there is no memory to work in.
-template <class T>
-bool run(const Inputs<T>& inputs, RunTeam run_team, int64_t num_threads) {
-    const Attention<T> attention(inputs);
+template <class T, class E>
+bool run(const Inputs<T, E>& inputs, RunTeam run_team, int64_t num_threads) {
+    const Attention<T, E> attention(inputs);
     Scratch<TokenTile> tiles(inputs.num_tokens), shared(inputs.num_tokens);
     if (!tiles || !shared) return false;
     const int64_t num_tiles = attention.cut(tiles.values), num_groups = attention.groups.count;
@@ -279,14 +283,14 @@ bool run(const Inputs<T>& inputs, RunTeam run_team, int64_t num_threads) {
         return parts.values + (tile * num_groups + group) * attention.num_spans * size;
     };
     share_units(run_team, num_threads, num_units, [&] {
-        return [&, worker = Worker<T>(attention)](int64_t unit) mutable {
+        return [&, worker = Worker<T, E>(attention)](int64_t unit) mutable {
             int64_t group = unit % num_groups, span = unit / num_groups % attention.num_spans;
             float* part = parts_of(unit / num_groups / attention.num_spans, group) + span * size;
             worker.run_span(shared.values, num_units, unit, part);
         };
     });
     share_units(run_team, num_threads, num_tiles * num_groups, [&] {
-        return [&, worker = Worker<T>(attention)](int64_t unit) mutable {
+        return [&, worker = Worker<T, E>(attention)](int64_t unit) mutable {
             const TokenTile& tile = tiles.values[unit / num_groups];
             int64_t group = unit % num_groups;
             if (tile.shared_index < 0)
@@ -302,19 +306,21 @@ bool run(const Inputs<T>& inputs, RunTeam run_team, int64_t num_threads) {
 
 // query (num_tokens, num_heads, head_dim) → output of the same shape. Caches (blocks, num_kv_heads, block_size,
 // head_dim), laid out as cache_layout.h says. head_dim is at most 256; head_dim and block_size are multiples of the
-// number of lanes, block_size is a power of two. window 0 is none.
-#define TRIOLET_ATTENTION(name, T)                                                                                 \
+// number of lanes, block_size is a power of two. window 0 is none. Caches of codes have their scales in addition.
+#define TRIOLET_ATTENTION(name, T, E)                                                                                 \
     TRIOLET_EXPORT(name)                                                                                           \
-    (const T* query, const T* key_cache, const T* value_cache, T* output, const int64_t* positions,                \
+    (const T* query, const E* key_cache, const E* value_cache, T* output, const int64_t* positions,                \
      const int32_t* block_tables, const int32_t* query_starts, int64_t num_tokens, int64_t num_sequences,          \
      int64_t table_stride, int64_t max_length, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,          \
      int64_t block_size, float scale, int64_t window, RunTeam run_team, int64_t num_threads) {                     \
         int chunk = int(smaller(kChunk, block_size));                                                              \
-        return run<T>({query, key_cache, value_cache, output, positions, block_tables, query_starts, num_tokens,   \
+        return run<T, E>({query, key_cache, value_cache, output, positions, block_tables, query_starts, num_tokens,   \
                        num_sequences, table_stride, max_length, num_heads, num_kv_heads,                           \
                        {head_dim, block_size, chunk, scale * 1.4426950408889634f, window}},                        \
                       run_team, num_threads);                                                                      \
     }
 
-TRIOLET_ATTENTION(paged_attention_float32, float)
-TRIOLET_ATTENTION(paged_attention_bfloat16, bf16)
+TRIOLET_ATTENTION(paged_attention_float32, float, float)
+TRIOLET_ATTENTION(paged_attention_bfloat16, bf16, bf16)
+TRIOLET_ATTENTION(paged_attention_of_codes_float32, float, Code)
+TRIOLET_ATTENTION(paged_attention_of_codes_bfloat16, bf16, Code)

@@ -7,8 +7,10 @@ either both are native for a shape, or both are the reference.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from triolet_kernels.cpu.loader import INSTRUCTION_SETS, Kernel, NativeLibrary
@@ -16,6 +18,8 @@ from triolet_kernels.reference import attention as reference_attention
 from triolet_kernels.reference import rotary as reference_rotary
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from triolet_kernels.ops import AttentionBatch
 
 __all__ = ["AttentionKernels"]
@@ -24,26 +28,42 @@ _MAX_HEAD_DIM = 1024
 _MAX_VECTORS_HEAD_DIM = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Those for caches of one kind, by the number format of queries."""
+
+    rotary: Mapping[torch.dtype, Kernel]
+    attention: Mapping[int, Mapping[torch.dtype, Kernel]]
+    """By what divides blocks and heads: those shorter than the widest vectors take narrower ones, or none."""
+    plain: Mapping[torch.dtype, Kernel]
+
+    @classmethod
+    def of(cls, native: NativeLibrary, rotary: str, suffix: str = "") -> _Kernels:
+        attention = {
+            lanes: native.kernels(f"paged_attention{suffix}", multiple_of=lanes)
+            for lanes in INSTRUCTION_SETS.values()
+        }
+        return cls(native.kernels(rotary), attention, native.kernels(f"plain_attention{suffix}"))
+
+    def attention_kernel(self, dtype: torch.dtype, block_size: int, head_dim: int) -> Kernel | None:
+        """None if the reference must do."""
+        if head_dim > _MAX_HEAD_DIM or head_dim % 2:
+            return None
+        lanes = math.gcd(block_size, head_dim, max(INSTRUCTION_SETS.values()))
+        kernels = self.attention.get(lanes, {}) if head_dim <= _MAX_VECTORS_HEAD_DIM else {}
+        return kernels.get(dtype) or self.plain.get(dtype)
+
+
 class AttentionKernels:
     """The kernels of one library that touch the KV cache, by number format and shape."""
 
     def __init__(self, native: NativeLibrary) -> None:
         self._team = native.team
-        self._rotary = native.kernels("rotary_and_cache")
-        # A block or a head may be shorter than the widest vectors: such shapes take narrower ones, or none.
-        self._attention = {
-            lanes: native.kernels("paged_attention", multiple_of=lanes) for lanes in INSTRUCTION_SETS.values()
-        }
-        self._plain = native.kernels("plain_attention")
+        self._of_values = _Kernels.of(native, "rotary_and_cache")
+        self._of_codes = _Kernels.of(native, "rotary_and_codes", "_of_codes")
 
-    def _attention_kernel(self, cache: Tensor) -> Kernel | None:
-        """The kernel for a cache ``(blocks, G, B, D)``; None if the reference must do."""
-        _, _, block_size, head_dim = cache.shape
-        if head_dim > _MAX_HEAD_DIM or head_dim % 2:
-            return None
-        lanes = math.gcd(block_size, head_dim, max(INSTRUCTION_SETS.values()))
-        kernels = self._attention.get(lanes, {}) if head_dim <= _MAX_VECTORS_HEAD_DIM else {}
-        return kernels.get(cache.dtype) or self._plain.get(cache.dtype)
+    def _kernels(self, cache: Tensor) -> _Kernels:
+        return self._of_codes if cache.dtype == torch.int8 else self._of_values
 
     def rotary_and_cache(
         self,
@@ -58,7 +78,10 @@ class AttentionKernels:
         k_norm: Tensor | None,
         eps: float,
     ) -> Tensor:
-        if self._attention_kernel(key_cache) is None:
+        _, num_kv_heads, block_size, _ = key_cache.shape
+        head_dim = qkv.shape[1] // (num_heads + 2 * num_kv_heads)
+        kernels = self._kernels(key_cache)
+        if kernels.attention_kernel(qkv.dtype, block_size, head_dim) is None:
             return reference_rotary.rotary_and_cache(
                 qkv,
                 batch,
@@ -70,10 +93,9 @@ class AttentionKernels:
                 k_norm=k_norm,
                 eps=eps,
             )
-        _, num_kv_heads, block_size, head_dim = key_cache.shape
         q_factors, k_factors = _float32(q_norm), _float32(k_norm)
         query = qkv.new_empty(qkv.shape[0], num_heads, head_dim)
-        self._rotary[qkv.dtype](
+        kernels.rotary[qkv.dtype](
             qkv.data_ptr(),
             batch.positions.data_ptr(),
             batch.cache_slots.data_ptr(),
@@ -103,12 +125,12 @@ class AttentionKernels:
         scale: float,
         window: int | None,
     ) -> Tensor:
-        kernel = self._attention_kernel(key_cache)
+        num_tokens, num_heads, head_dim = query.shape
+        kernel = self._kernels(key_cache).attention_kernel(query.dtype, key_cache.shape[2], head_dim)
         if kernel is None:
             return reference_attention.paged_attention(
                 query, key_cache, value_cache, batch, scale=scale, window=window
             )
-        num_tokens, num_heads, head_dim = query.shape
         output = query.new_empty(num_tokens, num_heads * head_dim)
         kernel(
             query.data_ptr(),

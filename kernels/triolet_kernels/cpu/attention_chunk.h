@@ -5,7 +5,7 @@
 // bit-identical (2^0 is exactly 1, a masked key weighs exactly 0).
 #pragma once
 
-#include "cache_layout.h"
+#include "cache_codes.h"
 
 namespace {
 
@@ -57,6 +57,25 @@ struct Chunk {
     TRIOLET_INLINE void prefetch_values(const ChunkGeometry& geometry) const {
         constexpr int64_t kLine = 64 / sizeof(T);
         for (int64_t i = 0; i < geometry.chunk * geometry.head_dim; i += kLine) __builtin_prefetch(values + i, 0, 2);
+    }
+};
+
+// Of codes, which are read before the kernels get to see them.
+template <>
+struct Chunk<Code> {
+    const Code* keys;
+    const Code* values;
+    const bf16* key_scales;
+    const bf16* value_scales;
+    int64_t first;  // position of the first key
+    int num_keys;   // keys that have been written
+
+    TRIOLET_INLINE void prefetch_scales() const {
+        __builtin_prefetch(key_scales, 0, 2);
+        __builtin_prefetch(value_scales, 0, 2);
+    }
+    TRIOLET_INLINE void prefetch_values(const ChunkGeometry& geometry) const {
+        for (int64_t i = 0; i < geometry.chunk * geometry.head_dim; i += 64) __builtin_prefetch(values + i, 0, 2);
     }
 };
 
@@ -233,13 +252,13 @@ struct VectorRows {
     }
 
     // Sums of a group of rows over a span. What comes `next`, if it is given, is fetched from memory.
-    static void attend(Session&, int num_rows, const Chunks<T>& chunks, const Chunks<T>* next, const T* query,
+    template <class E>
+    static void attend(Session&, int num_rows, const Chunks<T>& chunks, const Chunks<E>* next, const T* query,
                        const int64_t* positions, const ChunkGeometry& geometry, const RowStates& states) {
         alignas(64) float sums[kGroupRows * kLanes] = {};
         states.clear(num_rows, geometry.head_dim);
         for (int i = 0; i < chunks.count; ++i) {
-            const Chunk<T>* ahead = i + 1 < chunks.count ? &chunks.chunk[i + 1] : next && next->count ? next->chunk : nullptr;
-            if (ahead) ahead->prefetch_keys(geometry), ahead->prefetch_values(geometry);
+            fetch_ahead(chunks, i, next, geometry);
             for (int row = 0; row < num_rows; row += kRows) {
                 int count = num_rows - row < kRows ? num_rows - row : kRows;
                 if (chunks.chunk[i].first > positions[row + count - 1]) continue;
@@ -251,6 +270,16 @@ struct VectorRows {
     }
 
 private:
+    static TRIOLET_INLINE void fetch_ahead(const Chunks<T>& chunks, int i, const Chunks<T>* next,
+                                           const ChunkGeometry& geometry) {
+        const Chunk<T>* ahead = i + 1 < chunks.count ? &chunks.chunk[i + 1] : next && next->count ? next->chunk : nullptr;
+        if (ahead) ahead->prefetch_keys(geometry), ahead->prefetch_values(geometry);
+    }
+    static TRIOLET_INLINE void fetch_ahead(const Chunks<T>&, int i, const Chunks<Code>* next,
+                                           const ChunkGeometry& geometry) {
+        if (next && i < next->count) next->chunk[i].prefetch_values(geometry);
+    }
+
     using Kernel = void (*)(const Chunk<T>&, const T*, const int64_t*, const ChunkGeometry&, float*, float*, float*);
 
     static Kernel kernel_for(int count) {

@@ -61,6 +61,7 @@ _Signature = list[Argument]
 
 _POINTER, _INT, _FLOAT, _ROWS = Argument.POINTER, Argument.INT, Argument.FLOAT, Argument.ROWS
 _BATCH = [Argument.SEQUENCES, Argument.TABLE_STRIDE, Argument.MAX_LENGTH]
+_ROTARY = [*[_POINTER] * 7, _ROWS, *[_INT] * 4, _POINTER, _POINTER, _FLOAT]
 _ATTENTION = [*[_POINTER] * 7, _ROWS, *_BATCH, *[_INT] * 4, _FLOAT, _INT]
 _SIGNATURES: Mapping[str, _Signature] = {
     "rms_norm": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
@@ -75,7 +76,8 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "draw": [*[_POINTER] * 11, _ROWS, _INT],
     "rank": [*[_POINTER] * 9, *[_INT] * 3],
     "draw_others": [*[_POINTER] * 6, *[_INT] * 3],
-    "rotary_and_cache": [*[_POINTER] * 7, _ROWS, *[_INT] * 4, _POINTER, _POINTER, _FLOAT],
+    "rotary_and_cache": _ROTARY,
+    "rotary_and_codes": _ROTARY,
     "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],
     "dense_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 2],
     "tile_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT],
@@ -84,7 +86,9 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "expert_linear": [*[_POINTER] * 6, *[_INT] * 6],
     "sum_experts": [*[_POINTER] * 4, _ROWS, _INT, _INT],
     "paged_attention": _ATTENTION,
+    "paged_attention_of_codes": _ATTENTION,
     "plain_attention": _ATTENTION,
+    "plain_attention_of_codes": _ATTENTION,
 }
 """Of each kernel by name, but for what all end with: the team's function and its number of threads."""
 

@@ -3,7 +3,7 @@
 // Slow beside attention.cpp, and as strict: what comes out for a token depends on its query and its keys, which are
 // taken in order one by one, and on nothing else. Compiled for the oldest CPU.
 
-#include "cache_layout.h"
+#include "cache_codes.h"
 #include "parallel.h"
 
 namespace {
@@ -18,11 +18,12 @@ TRIOLET_INLINE float power_of_two(float x) {
     return lanes[0];
 }
 
-template <class T>
+// Of queries of T over a cache of E.
+template <class T, class E>
 struct PlainAttention {
     const T* query;
-    const T* key_cache;
-    const T* value_cache;
+    const E* key_cache;
+    const E* value_cache;
     T* output;
     const int64_t* positions;
     const int32_t* block_tables;
@@ -31,9 +32,16 @@ struct PlainAttention {
     float scale;  // of scores, times log2(e)
     int64_t window;
 
-    float score(const float* head, const T* page, int64_t offset) const {
+    // What is at an index of a page, of the token at an offset.
+    float value_at(const T* page, int64_t index, int64_t) const { return to_float(page[index]); }
+    float value_at(const Code* page, int64_t index, int64_t offset) const {
+        return float(page[index].value) * factor_of(scales_of(page, block_size, head_dim)[offset]);
+    }
+
+    float score(const float* head, const E* page, int64_t offset) const {
         float sum = 0;
-        for (int64_t d = 0; d < head_dim; ++d) sum += head[d] * to_float(page[key_index<T>(offset, d, block_size)]);
+        for (int64_t d = 0; d < head_dim; ++d)
+            sum += head[d] * value_at(page, key_index<T>(offset, d, block_size), offset);
         return sum * scale;
     }
 
@@ -43,8 +51,9 @@ struct PlainAttention {
         for (int64_t d = 0; d < head_dim; ++d) head[d] = to_float(source[d]), values[d] = 0;
         float maximum = -1e30f, sum = 0;
         for (int64_t key = window && position >= window ? position - window + 1 : 0; key <= position; ++key) {
-            int64_t page = (table[key / block_size] * num_kv_heads + group) * block_size * head_dim;
-            float current = score(head, key_cache + page, key % block_size), rescale = 1;
+            int64_t page = (table[key / block_size] * num_kv_heads + group) * page_size<E>(block_size, head_dim);
+            const int64_t offset = key % block_size;
+            float current = score(head, key_cache + page, offset), rescale = 1;
             if (current > maximum) {
                 rescale = power_of_two(maximum - current);
                 maximum = current;
@@ -52,7 +61,7 @@ struct PlainAttention {
             float weight = power_of_two(current - maximum);
             sum = sum * rescale + weight;
             for (int64_t d = 0; d < head_dim; ++d) {
-                float value = to_float(value_cache[page + value_index<T>(key % block_size, d, head_dim)]);
+                float value = value_at(value_cache + page, value_index<T>(offset, d, head_dim), offset);
                 values[d] = values[d] * rescale + weight * value;
             }
         }
@@ -82,18 +91,20 @@ struct PlainAttention {
 }  // namespace
 
 // As paged_attention in attention.cpp, for any even head_dim up to 1024 and any even block_size.
-#define TRIOLET_PLAIN_ATTENTION(name, T)                                                                           \
+#define TRIOLET_PLAIN_ATTENTION(name, T, E)                                                                         \
     TRIOLET_EXPORT(name)                                                                                           \
-    (const T* query, const T* key_cache, const T* value_cache, T* output, const int64_t* positions,                \
+    (const T* query, const E* key_cache, const E* value_cache, T* output, const int64_t* positions,                \
      const int32_t* block_tables, const int32_t* query_starts, int64_t num_tokens, int64_t num_sequences,          \
      int64_t table_stride, int64_t, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,                     \
      int64_t block_size, float scale, int64_t window, RunTeam run_team, int64_t num_threads) {                     \
-        PlainAttention<T> attention = {query,        key_cache,    value_cache,  output,       positions,          \
+        PlainAttention<T, E> attention = {query,        key_cache,    value_cache,  output,       positions,          \
                                        block_tables, query_starts, num_sequences, table_stride, num_heads,         \
                                        num_kv_heads, head_dim,     block_size,   scale * kLog2E, window};          \
         attention.run(num_tokens, run_team, num_threads);                                                          \
         return true;                                                                                               \
     }
 
-TRIOLET_PLAIN_ATTENTION(plain_attention_float32, float)
-TRIOLET_PLAIN_ATTENTION(plain_attention_bfloat16, bf16)
+TRIOLET_PLAIN_ATTENTION(plain_attention_float32, float, float)
+TRIOLET_PLAIN_ATTENTION(plain_attention_bfloat16, bf16, bf16)
+TRIOLET_PLAIN_ATTENTION(plain_attention_of_codes_float32, float, Code)
+TRIOLET_PLAIN_ATTENTION(plain_attention_of_codes_bfloat16, bf16, Code)

@@ -69,7 +69,10 @@ TRIOLET_CALLER(route, 9, P, P, P, P, P, I, I, I, I)
 TRIOLET_CALLER(expert_linear, 12, P, P, P, P, P, P, I, I, I, I, I, I)
 TRIOLET_CALLER(sum_experts, 7, P, P, P, P, I, I, I)
 TRIOLET_CALLER(rotary_and_cache, 15, P, P, P, P, P, P, P, I, I, I, I, I, P, P, F)
+TRIOLET_CALLER(rotary_and_codes, 15, P, P, P, P, P, P, P, I, I, I, I, I, P, P, F)
 TRIOLET_CALLER(paged_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
+TRIOLET_CALLER(paged_attention_of_codes, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
+TRIOLET_CALLER(plain_attention_of_codes, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
 TRIOLET_CALLER(plain_attention, 17, P, P, P, P, P, P, P, I, I, I, I, I, I, I, I, F, I)
 
 // Whether all kernels had the memory they needed; it ends with the first that had not.

@@ -1,6 +1,6 @@
 // Head norms, rotary embedding (half-split form) and the writing of keys and values to the paged cache.
 
-#include "cache_layout.h"
+#include "cache_codes.h"
 #include "norm.h"
 #include "parallel.h"
 
@@ -27,14 +27,14 @@ void rotate_head(T* head, const T* source, const float* norm, float eps, const f
     }
 }
 
-template <class T>
+template <class T, class E>
 struct Rotary {
     const T* qkv;
     const int64_t* positions;
     const int64_t* cache_slots;
     const float* cos_sin;
-    T* key_cache;
-    T* value_cache;
+    E* key_cache;
+    E* value_cache;
     T* query;
     int64_t num_heads, num_kv_heads, head_dim, block_size;
     const float* q_norm;
@@ -48,7 +48,7 @@ struct Rotary {
             rotate_head(query + (index * num_heads + h) * head_dim, source, q_norm, eps, angles, head_dim);
         int64_t block = cache_slots[index] / block_size, offset = cache_slots[index] % block_size;
         for (int64_t g = 0; g < num_kv_heads; ++g, source += head_dim) {
-            int64_t page = (block * num_kv_heads + g) * block_size * head_dim;
+            int64_t page = (block * num_kv_heads + g) * page_size<E>(block_size, head_dim);
             alignas(64) T key[kMaxHeadDim];
             rotate_head(key, source, k_norm, eps, angles, head_dim);
             keep(key, source + num_kv_heads * head_dim, key_cache + page, value_cache + page, offset);
@@ -62,24 +62,39 @@ struct Rotary {
             memcpy(keys + key_index<T>(offset, i, block_size), key + i, P * sizeof(T));
         for (int64_t i = 0; i < head_dim; ++i) values[value_index<T>(offset, i, head_dim)] = value[i];
     }
+    void keep(const T* key, const T* value, Code* keys, Code* values, int64_t offset) const {
+        keep_codes(key, keys, offset, [&](int64_t i) { return key_index<T>(offset, i, block_size); });
+        keep_codes(value, values, offset, [&](int64_t i) { return value_index<T>(offset, i, head_dim); });
+    }
+
+    template <class Place>
+    TRIOLET_INLINE void keep_codes(const T* row, Code* page, int64_t offset, const Place& place) const {
+        Code codes[kMaxHeadDim];
+        const bf16 scale = scale_for(row, head_dim);
+        encode(row, head_dim, scale, codes);
+        for (int64_t i = 0; i < head_dim; ++i) page[place(i)] = codes[i];
+        scales_of(page, block_size, head_dim)[offset] = scale;
+    }
 };
 
 }  // namespace
 
 // qkv (num_tokens, (num_heads + 2 num_kv_heads) head_dim); cos_sin (positions, head_dim); norms (head_dim,) or null;
 // query (num_tokens, num_heads, head_dim) is written. head_dim is even and at most 1024, block_size even.
-#define TRIOLET_ROTARY(name, T)                                                                                    \
+#define TRIOLET_ROTARY(name, T, E)                                                                                 \
     TRIOLET_EXPORT(name)                                                                                           \
-    (const T* qkv, const int64_t* positions, const int64_t* cache_slots, const float* cos_sin, T* key_cache,       \
-     T* value_cache, T* query, int64_t num_tokens, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,      \
+    (const T* qkv, const int64_t* positions, const int64_t* cache_slots, const float* cos_sin, E* key_cache,       \
+     E* value_cache, T* query, int64_t num_tokens, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,      \
      int64_t block_size, const float* q_norm, const float* k_norm, float eps, RunTeam run_team,                    \
      int64_t num_threads) {                                                                                        \
-        Rotary<T> rotary = {qkv,       positions,    cache_slots, cos_sin,    key_cache, value_cache, query,       \
-                            num_heads, num_kv_heads, head_dim,    block_size, q_norm,    k_norm,      eps};        \
+        Rotary<T, E> rotary = {qkv,       positions,    cache_slots, cos_sin,    key_cache, value_cache, query,    \
+                               num_heads, num_kv_heads, head_dim,    block_size, q_norm,    k_norm,      eps};     \
         int64_t row_size = (num_heads + 2 * num_kv_heads) * head_dim;                                              \
         for_each_row(run_team, num_threads, num_tokens, row_size, [&](int64_t index) { rotary.token(index); });    \
         return true;                                                                                               \
     }
 
-TRIOLET_ROTARY(rotary_and_cache_float32, float)
-TRIOLET_ROTARY(rotary_and_cache_bfloat16, bf16)
+TRIOLET_ROTARY(rotary_and_cache_float32, float, float)
+TRIOLET_ROTARY(rotary_and_cache_bfloat16, bf16, bf16)
+TRIOLET_ROTARY(rotary_and_codes_float32, float, Code)
+TRIOLET_ROTARY(rotary_and_codes_bfloat16, bf16, Code)

@@ -68,10 +68,15 @@ TRIOLET_INLINE Vec load(const bf16* source) {
     __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
+TRIOLET_INLINE Vec load(const int8_t* source) {
+    __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
 TRIOLET_INLINE void store(float* target, Vec value) { _mm512_storeu_ps(target, value); }
 TRIOLET_INLINE void store(bf16* target, Vec value) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), (__m256i)_mm512_cvtneps_pbh(value));
 }
+TRIOLET_INLINE void store_exact(bf16* target, Vec value) { store(target, value); }
 TRIOLET_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 TRIOLET_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 TRIOLET_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
@@ -126,6 +131,10 @@ TRIOLET_INLINE Vec load(const bf16* source) {
     __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+TRIOLET_INLINE Vec load(const int8_t* source) {
+    __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(source));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
 
 #else
 
@@ -145,12 +154,17 @@ TRIOLET_INLINE Vec lane_numbers() { return Vec{0, 1, 2, 3}; }
 TRIOLET_INLINE Vec load(const bf16* source) {
     return Vec{to_float(source[0]), to_float(source[1]), to_float(source[2]), to_float(source[3])};
 }
+TRIOLET_INLINE Vec load(const int8_t* source) {
+    return Vec{float(source[0]), float(source[1]), float(source[2]), float(source[3])};
+}
 
 #endif
 
 // What AVX2 and the portable variant share, through the compiler's own vectors.
 
 typedef int32_t Lanes __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 
 struct BfPairs {
     Vec first, second;
@@ -164,6 +178,11 @@ TRIOLET_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 TRIOLET_INLINE Vec min(Vec a, Vec b) { return a < b ? a : b; }
 TRIOLET_INLINE void store(bf16* target, Vec value) {
     for (int lane = 0; lane < kLanes; ++lane) put(target + lane, value[lane]);
+}
+// For values that a bfloat16 has the digits for.
+TRIOLET_INLINE void store_exact(bf16* target, Vec value) {
+    Halves halves = __builtin_convertvector((Words)value >> 16, Halves);
+    memcpy(target, &halves, sizeof halves);
 }
 TRIOLET_INLINE float sum_lanes(Vec a) {
     float half[kLanes / 2];
@@ -202,6 +221,7 @@ TRIOLET_INLINE Vec dot(Vec sum, BfPairs a, BfPairs b) { return fma(a.second, b.s
 
 #endif
 
+TRIOLET_INLINE void store_exact(float* target, Vec value) { store(target, value); }
 TRIOLET_INLINE Vec load_pairs(const float* source) { return load(source); }
 TRIOLET_INLINE Vec splat_pair(const float* source) { return splat(*source); }
 TRIOLET_INLINE Vec dot(Vec sum, Vec a, Vec b) { return fma(a, b, sum); }

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from triolet_kernels.reference.cache_codes import decode
+
 if TYPE_CHECKING:
     from triolet_kernels.ops import AttentionBatch
 
@@ -47,7 +49,8 @@ def _gather(cache: Tensor, table: Tensor, first: int, length: int) -> Tensor:
     """Entries ``first``, where a block starts, to ``length`` of a sequence: (entries, G, D) float32."""
     block_size = cache.shape[2]
     blocks = table[first // block_size : -(-length // block_size)].long()
-    return cache[blocks].transpose(1, 2).flatten(0, 1)[: length - first].float()
+    entries = cache[blocks].transpose(1, 2).flatten(0, 1)[: length - first]
+    return decode(entries) if cache.dtype == torch.int8 else entries.float()
 
 
 def _visible(positions: Tensor, first: int, length: int, window: int | None) -> Tensor:

@@ -42,13 +42,22 @@ def choose_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
 
 
 def choose_cache_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
-    """The format of the KV cache: that of activations, unless another is asked for and there are kernels."""
+    """The format of the KV cache: that of activations, unless another is asked for and there are kernels.
+
+    int8 is codes, as in :mod:`triolet_kernels.reference.cache_codes`.
+    """
     if args.kv_cache_dtype == "auto":
         return choose_dtype(args, device)
+    if args.kv_cache_dtype == "int8":
+        if device.type != "cpu":
+            raise UsageError(
+                "kv_cache_dtype (--kv-cache-dtype) int8 is for CPUs; 8 bits on a GPU are fp8",
+                param="kv_cache_dtype",
+            )
+        return torch.int8
     if device.type == "cpu" or args.kernels == "reference":
         raise UsageError(
-            "kv_cache_dtype (--kv-cache-dtype) fp8 needs the kernels of a GPU; leave it out, or use --device "
-            "cuda without --kernels reference",
+            "kv_cache_dtype (--kv-cache-dtype) fp8 needs the kernels of a GPU; 8 bits on a CPU are int8",
             param="kv_cache_dtype",
         )
     return cuda.float8_of(device)

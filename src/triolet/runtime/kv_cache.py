@@ -18,6 +18,7 @@ from torch import Tensor
 
 from triolet.models.config import ModelConfig
 from triolet.plan import LayerGroup, num_blocks_needed
+from triolet_kernels.reference.cache_codes import entry_size
 
 __all__ = ["KVCacheConfig", "KVCacheTensors", "allocate_kv_cache", "scratch_cache"]
 
@@ -64,9 +65,14 @@ class KVCacheConfig:
         )
 
     @property
+    def entry_size(self) -> int:
+        """Elements that the key or value of one head and token takes."""
+        return entry_size(self.head_dim, self.dtype)
+
+    @property
     def bytes_per_layer_block(self) -> int:
         """Bytes of the keys and values of one block in one layer."""
-        return 2 * self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
+        return 2 * self.num_kv_heads * self.block_size * self.entry_size * self.dtype.itemsize
 
     def bytes_per_block(self, group: int) -> int:
         """Bytes of one block over all layers of the group, those of a draft model included."""
@@ -114,7 +120,7 @@ class KVCacheConfig:
 
 
 def allocate_kv_cache(config: KVCacheConfig, num_blocks: Sequence[int]) -> KVCacheTensors:
-    """Key and value tensors of each layer, zeros, ``(num_blocks of its group, G, B, D)``.
+    """Key and value tensors of each layer, zeros, ``(num_blocks of its group, G, B, entry size)``.
 
     On a CPU the memory is reserved, not used: pages come from the system when they are first written.
     """
@@ -129,7 +135,7 @@ def scratch_cache(kv_cache: KVCacheTensors) -> KVCacheTensors:
 
 def _allocate_group(config: KVCacheConfig, group: int, num_blocks: int) -> KVCacheTensors:
     num_layers = config.num_layers_of(group)
-    shape = (num_layers, 2, num_blocks, config.num_kv_heads, config.block_size, config.head_dim)
+    shape = (num_layers, 2, num_blocks, config.num_kv_heads, config.block_size, config.entry_size)
     if config.device.type == "cpu":
         # Private: first writes to shared pages by two threads at once were seen to take twenty times as long.
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

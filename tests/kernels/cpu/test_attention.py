@@ -28,6 +28,7 @@ from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.reference import ReferenceOps
 
+WINDOWS_AND_CODES = [(None, False), (50, False), (None, True)]
 SPANS = [(0, 7), (12, 13), (0, 1), (130, 205), (31, 32), (299, 300), (0, 65), (127, 129)]
 LENGTHS = [end for _, end in SPANS]
 
@@ -70,6 +71,14 @@ def test_equals_the_reference(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [None, 33])
+def test_caches_of_codes(ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None) -> None:
+    problem = make_problem(replace(any_shape, dtype=dtype, has_codes=True), LENGTHS)
+    actual = run_history(ops, problem, SPANS, window=window)
+    assert_close(actual, run_history(ReferenceOps(), problem, SPANS, window=window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_large_scores_and_one_dominant_key(ops: CpuOps, dtype: torch.dtype) -> None:
     shape = Shape(num_heads=2, num_kv_heads=1, head_dim=32, block_size=16, dtype=dtype)
     problem = make_problem(shape, [150])
@@ -105,22 +114,22 @@ def run_in_chunks(ops: CpuOps, shape: Shape, length: int, chunk: int, window: in
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("window", "has_codes"), WINDOWS_AND_CODES)
 def test_bits_do_not_depend_on_chunks(
-    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None
+    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None, has_codes: bool
 ) -> None:
-    shape = replace(any_shape, dtype=dtype)
+    shape = replace(any_shape, dtype=dtype, has_codes=has_codes)
     whole = run_in_chunks(ops, shape, 200, 200, window)
     for chunk in (1, 2, 7, 64, 131):
         assert torch.equal(run_in_chunks(ops, shape, 200, chunk, window), whole)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("window", "has_codes"), WINDOWS_AND_CODES)
 def test_bits_do_not_depend_on_company_or_blocks(
-    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None
+    ops: CpuOps, any_shape: Shape, dtype: torch.dtype, window: int | None, has_codes: bool
 ) -> None:
-    shape = replace(any_shape, dtype=dtype)
+    shape = replace(any_shape, dtype=dtype, has_codes=has_codes)
     problem = make_problem(shape, LENGTHS)
     together = run_history(ops, problem, SPANS, window=window)
     start = 0
@@ -145,10 +154,13 @@ def test_bits_do_not_depend_on_the_number_of_threads(ops: CpuOps, spans: Spans) 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [64, 18])
 @pytest.mark.parametrize("part", ["queries", "keys", "values"])
+@pytest.mark.parametrize("has_codes", [False, True])
 def test_a_nan_shows_in_all_that_sees_it_and_in_no_other_sequence(
-    ops: CpuOps, dtype: torch.dtype, head_dim: int, part: str
+    ops: CpuOps, dtype: torch.dtype, head_dim: int, part: str, has_codes: bool
 ) -> None:
-    shape = Shape(num_heads=4, num_kv_heads=2, head_dim=head_dim, block_size=32, dtype=dtype)
+    shape = Shape(
+        num_heads=4, num_kv_heads=2, head_dim=head_dim, block_size=32, dtype=dtype, has_codes=has_codes
+    )
     problem = make_problem(shape, [200, 150])
     spans = [(0, 200), (0, 150)]
     expected = run_history(ops, problem, spans).view(350, 4, head_dim)

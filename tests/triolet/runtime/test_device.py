@@ -54,7 +54,7 @@ def test_dtype() -> None:
     assert raised.value.param == "dtype"
 
 
-def test_cache_is_of_the_activations_dtype_unless_a_gpu_is_to_keep_half_of_it(
+def test_cache_is_of_the_activations_dtype_unless_half_of_it_is_to_be_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu = torch.device("cuda")
@@ -63,10 +63,15 @@ def test_cache_is_of_the_activations_dtype_unless_a_gpu_is_to_keep_half_of_it(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert choose_cache_dtype(EngineArgs(dtype="float32"), CPU) == torch.float32
     assert choose_cache_dtype(EngineArgs(kv_cache_dtype="fp8"), gpu) == torch.float8_e4m3fn
+    for args in (EngineArgs(), EngineArgs(kernels="reference")):
+        assert choose_cache_dtype(replace(args, kv_cache_dtype="int8"), CPU) == torch.int8
     for args, device in ((EngineArgs(), CPU), (EngineArgs(kernels="reference"), gpu)):
-        with pytest.raises(UsageError, match="fp8 needs the kernels of a GPU") as raised:
+        with pytest.raises(UsageError, match="8 bits on a CPU are int8") as raised:
             choose_cache_dtype(replace(args, kv_cache_dtype="fp8"), device)
         assert raised.value.param == "kv_cache_dtype"
+    with pytest.raises(UsageError, match="8 bits on a GPU are fp8") as raised:
+        choose_cache_dtype(EngineArgs(kv_cache_dtype="int8"), gpu)
+    assert raised.value.param == "kv_cache_dtype"
 
 
 def test_threads_are_as_many_as_cores_unless_given() -> None:

@@ -21,6 +21,7 @@ GEMMA_WINDOWS = (512, 512, 512, 512, 512, None) * 3
 def test_a_block_holds_keys_and_values_of_the_layers_of_its_group() -> None:
     assert cache_config().bytes_per_block(0) == 32 * 23_040
     assert cache_config(torch.float32).bytes_per_block(0) == 2 * 32 * 23_040
+    assert cache_config(torch.int8).bytes_per_block(0) == 32 * 30 * 2 * 3 * (64 + 2)
     config = cache_config(windows=GEMMA_WINDOWS)
     assert config.group_windows == (512, None)
     assert config.bytes_per_block(0) == 15 * config.bytes_per_layer_block
@@ -54,14 +55,14 @@ def test_layers_have_the_blocks_of_their_group() -> None:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 def test_tensors_are_zero_apart_and_writable(dtype: torch.dtype) -> None:
     config = cache_config(dtype, windows=(None, None))
     cache = allocate_kv_cache(config, [5])
     tensors = [tensor for layer in cache for tensor in layer]
     assert len(cache) == 2
     for number, tensor in enumerate(tensors):
-        assert tensor.shape == (5, 3, 32, 64)
+        assert tensor.shape == (5, 3, 32, config.entry_size)
         assert tensor.dtype == dtype
         assert tensor.is_contiguous()
         assert not tensor.any()
