@@ -1,6 +1,7 @@
-"""triolet beside llama-server on one GGUF file and one machine, turn about, with one client.
+"""triolet beside llama-server and vLLM on one model and one machine, turn about, with one client.
 
     python -m bench.compare --model SmolLM2-135M-Instruct.Q4_1.gguf --llama-server PATH/llama-server
+        [--vllm PATH/python --vllm-model DIRECTORY]
 
 Each round starts each server in turn, so that a machine that drifts drifts under both; what the machine can
 do at most is measured before each. Medians over the rounds are printed and written to ``results/`` beside
@@ -27,7 +28,7 @@ from typing import Any
 from bench.client import Address, stream_request
 from bench.online import Load, run_level, served_model
 from bench.report import busy_cores, median_rows, print_table, write_csv, write_json
-from bench.servers import Server, llama_server, running, triolet_server
+from bench.servers import Server, llama_server, running, triolet_server, vllm_server
 
 __all__ = ["Settings", "machine_ceilings", "main", "ratios", "run_rounds"]
 
@@ -40,6 +41,7 @@ _COLUMNS = (
 )  # fmt: skip
 _NUM_PROMPT_INDICES = 10_000
 _MIN_REQUESTS = 4
+_SECONDS_TO_READY = 600.0
 _CEILING_BYTES = 256 << 20
 _FIGURES = {
     "prompt": "prompt_tokens_per_s",
@@ -92,7 +94,7 @@ def run_rounds(
         for start in starters:
             server, machine = start(), {"busy_cores": busy_cores(), **ceilings()}
             log = log_folder / f"{server.name}-{round_number}.log"
-            with running(server, log=log) as process:
+            with running(server, log=log, timeout=_SECONDS_TO_READY) as process:
                 first = _time_to_first_token(server)
                 measured = _run_server(server, settings, round_number)
                 resident = process.resident_bytes() / 2**20
@@ -236,6 +238,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--llama-server", type=Path, required=True, help="the program; llama-bench beside it")
+    parser.add_argument("--vllm", type=Path, help="the Python that vLLM is installed for")
+    parser.add_argument("--vllm-model", type=Path, help="the same model as a directory of safetensors")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--requests-per-client", type=int, default=2)
@@ -244,7 +248,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--name", default="smollm2-cpu", help="of the files in results/")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if (options.vllm is None) != (options.vllm_model is None):
+        parser.error("--vllm and --vllm-model go together")
+    return options
+
+
+def _peers(options: argparse.Namespace, settings: Settings, shape: dict[str, int]) -> list[StartServer]:
+    context = max((1024, *(words + _ROOM for words in settings.contexts)))
+    peers: list[StartServer] = [
+        lambda: llama_server(options.llama_server, options.model, context=context, **shape)
+    ]
+    if options.vllm is not None:
+        peers.append(lambda: vllm_server(options.vllm, options.vllm_model, context=context, **shape))
+    return peers
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -259,10 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     num_slots = max(settings.concurrencies)
     shape = {"num_threads": options.threads, "num_slots": num_slots}
-    context = max((1024, *(words + _ROOM for words in settings.contexts)))
     servers: list[StartServer] = [
         lambda: triolet_server(str(options.model), **shape),
-        lambda: llama_server(options.llama_server, options.model, context=context, **shape),
+        *_peers(options, settings, shape),
     ]
     with tempfile.TemporaryDirectory() as folder:
         rows = run_rounds(servers, settings, Path(folder), machine_ceilings)
@@ -275,7 +291,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             machine_ceilings,
         )
     medians = median_rows(rows, _KEYS)
-    compared = [*ratios(medians, "triolet", "llama-server"), *_beside_one_thread(medians)]
+    compared = [
+        *ratios(medians, "triolet", "llama-server"),
+        *ratios(medians, "triolet", "vllm"),
+        *_beside_one_thread(medians),
+    ]
     pp512 = _llama_bench(options.llama_server.with_name("llama-bench"), options.model, options.threads)
     print(f"\nmedians of {settings.num_rounds} rounds (llama-bench, 512-token prompt: {pp512:.1f} tok/s)")
     print_table(medians, _COLUMNS)

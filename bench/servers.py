@@ -1,7 +1,7 @@
 """Starts a server as a child process, waits until it answers, and stops it again.
 
-A server is a name, a command and an address to poll; nothing here is particular to one of them but the two
-functions at the end, which say how triolet and llama-server are started for a fair comparison.
+A server is a name, a command and an address to poll; nothing here is particular to one of them but the
+functions at the end, which say how triolet and its peers are started for a fair comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-__all__ = ["RunningServer", "Server", "free_port", "llama_server", "running", "triolet_server"]
+__all__ = [
+    "RunningServer",
+    "Server",
+    "free_port",
+    "llama_server",
+    "running",
+    "triolet_server",
+    "vllm_server",
+]
 
 _STOP_TIMEOUT = 20.0
 
@@ -152,3 +160,25 @@ def llama_server(
         "--parallel", str(num_slots), "--ctx-size", str(num_slots * context), "--no-webui",
     )  # fmt: skip
     return Server("llama-server", command, port, "/health")
+
+
+def vllm_server(
+    python: Path, model: Path, *, num_threads: int, num_slots: int, context: int = 1024
+) -> Server:
+    """vLLM on the CPU, by the interpreter it is installed for, on a directory of weights.
+
+    Its threads have a core each, from the first one on; its KV cache takes no more than 4 GiB.
+    """
+    port = free_port()
+    command = (
+        str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1",
+        "--port", str(port), "--max-num-seqs", str(num_slots), "--max-model-len", str(context),
+        "--dtype", "bfloat16",
+    )  # fmt: skip
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": "",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{num_threads - 1}",
+    }
+    return Server("vllm", command, port, "/health", environment)

@@ -52,11 +52,25 @@ def test_the_whole_program_writes_its_results(
     bench.write_text("#!/bin/sh\necho '[{\"avg_ts\": 283.5}]'\n")
     bench.chmod(0o755)
     arguments = ["--model", "m.gguf", "--llama-server", str(tmp_path / "llama-server"), "--name", "smoke"]
+    monkeypatch.setattr(compare, "vllm_server", lambda *_, **__: canned_process("vllm"))
+    arguments += ["--vllm", "python", "--vllm-model", "weights"]
     code = compare.main([*arguments, "--rounds", "1", "--concurrency", "1", "--requests-per-client", "1"])
     assert code == 0
     content = json.loads((tmp_path / "smoke.json").read_text())
     assert content["settings"]["llama_bench_pp512"] == 283.5
-    assert {row["server"] for row in content["rows"]} == {"triolet", "llama-server", "triolet, 1 thread"}
+    assert {row["server"] for row in content["rows"]} == {
+        "triolet",
+        "llama-server",
+        "vllm",
+        "triolet, 1 thread",
+    }
+    assert {"llama-server", "vllm"} <= {name for row in content["settings"]["ratios"] for name in row}
     assert (tmp_path / "smoke.csv").exists()
     assert (tmp_path / "smoke.svg").exists()
     assert "283.5 tok/s" in capsys.readouterr().out
+
+
+def test_vllm_without_its_weights_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        compare.main(["--model", "m.gguf", "--llama-server", "l", "--vllm", "python"])
+    assert "go together" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.servers import Server, llama_server, running, triolet_server
+from bench.servers import Server, llama_server, running, triolet_server, vllm_server
 from tests.bench.canned_process import canned_process
 
 
@@ -37,3 +37,11 @@ def test_both_servers_are_started_on_the_same_threads_and_slots() -> None:
 def test_each_slot_of_llama_server_has_the_context_asked_for(context: int, all_slots: str) -> None:
     server = llama_server(Path("/bin/l"), Path("m.gguf"), num_threads=2, num_slots=4, context=context)
     assert server.command[server.command.index("--ctx-size") + 1] == all_slots
+
+
+def test_vllm_is_started_by_its_own_python_on_as_many_cores() -> None:
+    server = vllm_server(Path("/v/bin/python"), Path("/m"), num_threads=2, num_slots=32, context=8192)
+    assert server.command[:3] == ("/v/bin/python", "-m", "vllm.entrypoints.openai.api_server")
+    assert {"/m", "--max-num-seqs", "32", "--max-model-len", "8192", str(server.port)} <= set(server.command)
+    assert server.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert server.environment["PYTHONPATH"] == "", "our own sources are of no use to it"
