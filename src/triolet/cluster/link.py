@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 
 import anyio
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 
 from triolet.cluster.frames import FrameReader, WireError, encode_frame
 from triolet.cluster.messages import Message, Ping, Pong, Unheard, decode_message, encode_message
@@ -61,6 +61,9 @@ class Link:
     ) -> None:
         self.name = name
         self._stream = stream
+        # Others may hold what they were given in a buffer of their own, which must not be overtaken.
+        is_direct = isinstance(stream, UNIXSocketStream)
+        self._socket = stream.extra(SocketAttribute.raw_socket) if is_direct else None
         self._liveness_timeout = liveness_timeout
         self._reader = reader or FrameReader()
         self._payloads = deque(self._reader.feed(b""))
@@ -223,11 +226,22 @@ class Link:
         for start in range(0, len(data), PIECE):
             piece = data[start : start + PIECE]
             self._is_amid_write = True
-            await self._stream.send(piece)
+            num_taken = self._send_now(piece)
+            if num_taken < len(piece):
+                await self._stream.send(piece[num_taken:])
             self._is_amid_write = start + PIECE < len(data)
             self._num_written_bytes += len(piece)
             self._has_written.set()
             self._has_written = anyio.Event()
+
+    def _send_now(self, piece: bytes) -> int:
+        """How much of it the kernel takes at once, mostly all; the stream lets others run first."""
+        if self._socket is None:
+            return 0
+        try:
+            return self._socket.send(piece)
+        except (BlockingIOError, InterruptedError):
+            return 0
 
     async def _say_farewell(self) -> None:
         """The last message, if there is one, and no frame is torn that it would come in the midst of."""

@@ -9,19 +9,21 @@ import asyncio
 import contextlib
 import importlib.util
 import math
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import anyio
 import sniffio
 import trio
+from anyio.lowlevel import RunVar
+
+from triolet.core.timers import Timers
 
 __all__ = ["LoopPoster", "Wakeup", "backend_options", "loop_clock", "loop_poster"]
 
 LoopPoster = Callable[[Callable[[], Any]], None]
+_TIMERS: RunVar[Timers | None] = RunVar("triolet.timers")
 
 
 def backend_options(backend: str) -> dict[str, Any]:
@@ -120,8 +122,7 @@ class _Sleeper(ABC):
 
     def _set_timer(self) -> None:
         self._rings_at = self._until
-        # Held weakly, so that nothing waits for a timer that nobody needs any more.
-        self._call_at(self._until, partial(_ring, weakref.ref(self), self._until))
+        _timers().ring_at(self._until, self)
 
     @property
     @abstractmethod
@@ -133,15 +134,6 @@ class _Sleeper(ABC):
     @abstractmethod
     def _park(self) -> Awaitable[None]:
         """Until :meth:`wake` is called."""
-
-    @abstractmethod
-    def _call_at(self, at: float, callback: Callable[[], None]) -> None: ...
-
-
-def _ring(sleeper: weakref.ref[_Sleeper], at: float) -> None:
-    found = sleeper()
-    if found is not None:
-        found.ring(at)
 
 
 class _AsyncioSleeper(_Sleeper):
@@ -161,9 +153,6 @@ class _AsyncioSleeper(_Sleeper):
     def _park(self) -> Awaitable[None]:
         self._future = self._loop.create_future()
         return self._future
-
-    def _call_at(self, at: float, callback: Callable[[], None]) -> None:
-        self._loop.call_at(at, callback)
 
 
 class _TrioSleeper(_Sleeper):
@@ -188,12 +177,27 @@ class _TrioSleeper(_Sleeper):
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _call_at(self, at: float, callback: Callable[[], None]) -> None:
-        async def call() -> None:
-            await trio.sleep_until(at)
-            callback()
 
-        trio.lowlevel.spawn_system_task(call)
+def _timers() -> Timers:
+    """Those of the loop that runs here, which nothing here may hold: it would never be let go."""
+    timers = _TIMERS.get(None)
+    if timers is None:
+        is_trio = sniffio.current_async_library() == "trio"
+        timers = Timers(anyio.current_time, _set_trio_alarm if is_trio else _set_asyncio_alarm)
+        _TIMERS.set(timers)
+    return timers
+
+
+def _set_asyncio_alarm(at: float, callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_at(at, callback)
+
+
+def _set_trio_alarm(at: float, callback: Callable[[], None]) -> None:
+    async def call() -> None:
+        await trio.sleep_until(at)
+        callback()
+
+    trio.lowlevel.spawn_system_task(call)
 
 
 def loop_clock() -> Callable[[], float]:

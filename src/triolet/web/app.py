@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from quart import Blueprint, Quart, Response
@@ -44,6 +44,7 @@ from triolet.web.unserved_api import add_unserved_routes
 __all__ = ["blueprint", "create_app", "unread_refusals"]
 
 _EXTENSION = "triolet.refusals"
+NUM_FUNCTIONS = 256
 LEAVING = frozenset({EngineState.DRAINING, EngineState.STOPPED})
 
 
@@ -157,4 +158,6 @@ def _application(backend: Backend) -> Quart:
     app = kind(__name__, static_folder=None)
     app.asgi_http_class = direct(app.asgi_http_class)
     app.session_interface = NoSessions()  # type: ignore[assignment]
+    # Else it is found out for each request again which of the functions called for it are coroutines.
+    app.ensure_async = lru_cache(NUM_FUNCTIONS)(app.ensure_async)  # type: ignore[method-assign]
     return app

@@ -35,7 +35,8 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Departure:
     """Tells whoever handles a request that its client has left, or that it is to end as if it had.
 
-    ``has_whole_request``: all of it had come before it was handed over.
+    ``has_whole_request``: all of it had come before it was handed over. Its handler hears of the departure by
+    :meth:`call` and does not wait for a message.
     """
 
     def __init__(self, *, has_whole_request: bool = False) -> None:
@@ -55,6 +56,12 @@ class Departure:
         self._callback()
 
 
+def _departure(scope: Scope) -> Departure:
+    """That of a request; one that is never told of, where the server does not tell."""
+    found: Departure = (scope.get("extensions") or {}).get(DEPARTURE) or Departure()
+    return found
+
+
 class FinalSendShield:
     """Lets the last send of a response finish.
 
@@ -71,11 +78,14 @@ class FinalSendShield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        is_sending = False
         is_sent: anyio.Event | None = None
 
         async def late_receive() -> Message:
+            nonlocal is_sent
             message = await receive()
-            if message["type"] == "http.disconnect" and is_sent is not None:
+            if message["type"] == "http.disconnect" and is_sending:
+                is_sent = anyio.Event()
                 await is_sent.wait()
             return message
 
@@ -85,15 +95,18 @@ class FinalSendShield:
             return send_last(message)
 
         async def send_last(message: Message) -> None:
-            nonlocal is_sent
-            is_sent = anyio.Event()
+            nonlocal is_sending
+            is_sending = True
             try:
                 with anyio.CancelScope(shield=True):
                     await send(message)
             finally:
-                is_sent.set()
+                is_sending = False
+                if is_sent is not None:
+                    is_sent.set()
 
-        await self._app(scope, late_receive, shielded_send)
+        is_called = _departure(scope).has_whole_request
+        await self._app(scope, receive if is_called else late_receive, shielded_send)
 
 
 class OpenRequests:
@@ -153,10 +166,10 @@ class OpenRequests:
                         self._waits.discard(wait)
             return {"type": "http.disconnect"}
 
-        departure = (scope.get("extensions") or {}).get(DEPARTURE, Departure())
+        departure = _departure(scope)
         self._enter(departure)
         try:
-            await self._app(scope, interruptible_receive, send)
+            await self._app(scope, receive if departure.has_whole_request else interruptible_receive, send)
         finally:
             self._leave(departure)
 
