@@ -57,19 +57,16 @@ def direct(connection: type[Any]) -> type[Any]:
             await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             has_more = True
             async with response.response as body:
+                is_single = isinstance(body, DataBody)
+                stream = getattr(body, "iter", None)
                 async for piece in body:
                     data = piece.encode() if isinstance(piece, str) else piece
-                    has_more = not (isinstance(body, DataBody) or _has_ended(body))
+                    has_more = not (is_single or getattr(stream, "is_ended", False))
                     await send({"type": "http.response.body", "body": data, "more_body": has_more})
             if has_more:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return DirectConnection
-
-
-def _has_ended(body: Any) -> bool:
-    """Whether the piece that it has given was its last; a stream that cannot tell has not."""
-    return getattr(getattr(body, "iter", None), "is_ended", False)
 
 
 async def _has_read(request: Request, receive: Receive) -> bool:
