@@ -6,6 +6,9 @@ It knows neither chat messages nor how tokens come one after another (see ``deto
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+
+import tokenizers
 
 from triolet.errors import InvalidRequestError
 from triolet.models.source import ModelFiles
@@ -37,7 +40,7 @@ class Tokenizer:
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._backend = parts.backend
-        self._text_pieces = pieces_of(parts.backend, self._encode_bare)
+        self._text_pieces = pieces_of(parts.backend, partial(_encode, parts.backend))
         spelling = spell_tokens(parts.backend)
         self._pieces = spelling.pieces
         self.has_leading_space = spelling.has_leading_space
@@ -77,20 +80,10 @@ class Tokenizer:
         """
         try:
             if add_special_tokens or self._text_pieces is None:
-                return self._encode_whole(text, add_special_tokens)
+                return _encode(self._backend, text, add_special_tokens=add_special_tokens)
             return self._text_pieces.encode(text)
         except TypeError:
             raise _not_unicode(text) from None
-
-    def _encode_bare(self, text: str) -> list[int]:
-        return self._encode_whole(text, False)
-
-    def _encode_whole(self, text: str, add_special_tokens: bool) -> list[int]:
-        if len(text) < LONG_TEXT:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        else:
-            ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
-        return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ``token_ids``; bytes that are not UTF-8 become U+FFFD, unknown ids nothing.
@@ -105,6 +98,14 @@ class Tokenizer:
         pieces = self._visible_pieces if skip_special_tokens else self._pieces
         size = len(pieces)
         return b"".join([pieces[i] if 0 <= i < size else b"" for i in token_ids])
+
+
+def _encode(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    if len(text) < LONG_TEXT:
+        ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+    else:
+        ids = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+    return ids
 
 
 def _not_unicode(text: object) -> Exception:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import tokenizers
 from hypothesis import given
@@ -12,6 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from triolet.text.text_pieces import LONGEST_REMEMBERED, MAX_NUM_MARKS, TextPieces, pieces_of
 from triolet.text.tokenizer import Tokenizer
+from triolet.text.tokenizer_parts import TokenizerParts
 
 NESTED = (*SPECIALS, "<|im_end|>>", "<|", "|>", "▁", "<s>")
 """Some begin with, end with or hold others."""
@@ -128,3 +132,19 @@ def test_chats_are_encoded_in_pieces_and_prompts_are_not(byte_level: Tokenizer, 
     for tokenizer in (byte_level, smollm2):
         for text in sample_texts(300, specials=SPECIALS):
             assert tokenizer.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+
+
+def test_a_tokenizer_and_its_pieces_are_no_cycle() -> None:
+    trained_parts = TokenizerParts(
+        backend=KINDS["byte level"], bos_token_id=None, eos_token_id=None, end_token_ids=frozenset(),
+        chat_template=None,
+    )  # fmt: skip
+    tokenizer = Tokenizer(trained_parts)
+    assert tokenizer.encode("a<|im_end|>", add_special_tokens=False)
+    gone = weakref.ref(tokenizer)
+    gc.disable()
+    try:
+        del tokenizer
+        assert gone() is None
+    finally:
+        gc.enable()
