@@ -25,6 +25,7 @@ UNSAID: Mapping[str, str] = {
     "a token is one of the model's vocabulary": r"not in the vocabulary|token id out of range",
     "an integer has no decimal point, even before zeros": r"Expected `int.*got `float`",
     "starting_after goes with stream=true": r"starting_after: must be the number of an event, with stream",
+    "a conversation, or each of several prompts, has some text": r"^(prompt|messages).*: is empty",
     "min_tokens is at most max_tokens": r"min_tokens: must be at most",
     "a search of beams takes few other fields": r"(not allowed|needed) with use_beam_search",
     "a search has fewer beams than there may be choices": r"^n: must be an integer in",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triolet.sampling_params import MAX_COUNT, MAX_SEED
+from triolet.web.anthropic.schema import CountTokensBody, MessagesBody
 from triolet.web.fields import CHAT_NEUTRAL, COMPLETION_NEUTRAL, HARMLESS, RESPONSES_NEUTRAL
 
 __all__ = ["with_rules"]
@@ -170,6 +171,8 @@ _RULES: Mapping[str, tuple[Schema, ...]] = {
 _NEUTRAL: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "ChatBody": CHAT_NEUTRAL,
     "CompletionBody": COMPLETION_NEUTRAL,
+    "CountTokensBody": CountTokensBody.neutral_fields,
+    "MessagesBody": MessagesBody.neutral_fields,
     "ResponsesBody": RESPONSES_NEUTRAL,
 }
 

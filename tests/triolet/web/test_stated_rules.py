@@ -44,6 +44,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     (RESPONSES, {"tools": [{"type": "function", "name": "f"}]}),
     (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 1}, "tools": [CUSTOM]}),
     (COUNT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}),
+    (COUNT, {"speed": "standard", "context_management": {"edits": []}, "unheard_of": None}),
     (TOKENIZE, {"prompt": "hi"}),
     (TOKENIZE, {"messages": SAID, "add_generation_prompt": False}),
 ]
@@ -81,6 +82,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     (MESSAGES, {"thinking": {"type": "enabled"}}),
     (MESSAGES, {"thinking": {"type": "disabled", "budget_tokens": 1}}),
     (MESSAGES, {"max_tokens": 0}),
+    (MESSAGES, {"unheard_of": 1}),
+    (COUNT, {"speed": "fast"}),
     (MESSAGES, {"top_p": 0}),
     (MESSAGES, {"stop_sequences": [""]}),
     (MESSAGES, {"tools": [{"name": "f"}]}),
