@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from triolet.request import Request
 from triolet.runtime.random import uniforms
 from triolet_kernels.ops import DrawSettings
 
-__all__ = ["HeldSettings", "draw_settings", "held_settings", "settings_at"]
+__all__ = ["HeldSettings", "StepSettings", "draw_settings", "held_settings", "settings_at"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,33 @@ class HeldSettings:
         if not self.first.temperatures[positions].any():
             return np.zeros((len(positions), count))
         return uniforms(self.seeds[positions], self.places[positions], 2 + count)[:, 2:]
+
+
+class StepSettings:
+    """Settings of one step after the other, whose rows have no draft tokens and mostly stay the same.
+
+    What has not changed is kept: between two steps caches are cold, and each array takes several times as
+    long to make as in a loop.
+    """
+
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        self._settings = held_settings(()).first
+        self._seeds = np.zeros(0, dtype=np.int64)
+        self._is_random = False
+
+    def of(self, rows: Sequence[PlanRow]) -> DrawSettings:
+        """As :func:`draw_settings`."""
+        requests = [row.request for row in rows]
+        if len(requests) != len(self._requests) or not all(map(is_, requests, self._requests)):
+            held = held_settings(rows)
+            self._requests, self._settings, self._seeds = requests, held.first, held.seeds
+            self._is_random = any(request.temperature for request in requests)
+        elif self._is_random:
+            places = np.array([row.start + row.num_tokens for row in rows], dtype=np.int64)
+            numbers = np.ascontiguousarray(uniforms(self._seeds, places, 2)[:, 0])
+            self._settings = replace(self._settings, uniforms=numbers)
+        return self._settings
 
 
 def draw_settings(rows: Sequence[PlanRow]) -> DrawSettings:

@@ -22,7 +22,7 @@ from triolet.request import Request
 from triolet.runtime.batch import BatchBuilder, StepBatch
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.draft_model import DraftModel
-from triolet.runtime.draw_settings import draw_settings
+from triolet.runtime.draw_settings import StepSettings
 from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
 from triolet.runtime.loading import LoadedModel, Model, load_parts
 from triolet.runtime.prompt_logprobs import PromptLogprobs, prompt_logprobs
@@ -68,6 +68,7 @@ class ModelRunner:
         self._draft_model = draft_model
         self._num_threads_before: int | None = None
         self._sampler = sampler or Sampler(vocab_size)
+        self._settings = StepSettings()
         self._batch_builder = BatchBuilder(
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
@@ -181,7 +182,7 @@ class ModelRunner:
         assert self._model is not None
         inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
         if isinstance(self._model, Decoder) and rows and are_only_drawn(plan_rows):
-            return sampled_rows(self._model.draw(*inputs, draw_settings(rows))), PromptLogprobs()
+            return sampled_rows(self._model.draw(*inputs, self._settings.of(rows))), PromptLogprobs()
         hidden = self._model.forward(*inputs)
         num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
         prompts = prompt_logprobs(hidden[num_sampled:], plan_rows, self._model.logits)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
+
 import numpy as np
 from tests.triolet.runtime.rows import make_row
 
-from triolet.runtime.draw_settings import draw_settings, held_settings, settings_at
+from triolet.runtime.draw_settings import StepSettings, draw_settings, held_settings, settings_at
 from triolet.runtime.random import uniforms
 
 
@@ -65,3 +67,20 @@ def test_some_of_the_settings() -> None:
     assert settings.top_p.tolist() == [0.25, 1]
     assert settings.min_p.tolist() == [0.125, 0]
     assert settings.uniforms.tolist() == whole.uniforms[[3, 0]].tolist()
+
+
+def test_settings_of_one_step_after_the_other_are_those_of_each() -> None:
+    greedy, random = make_row(seed=1, top_k=3), make_row(slot=1, seed=2, temperature=0.5)
+    steps = [[greedy], [greedy], [random], [random, greedy], [greedy, random], [], [random]]
+    settings = StepSettings()
+    for number, rows in enumerate(step for step in steps for _ in range(2)):
+        moved = [replace(row, start=row.start + number) for row in rows]
+        kept, fresh = settings.of(moved), draw_settings(moved)
+        for ours, theirs in zip(astuple(kept), astuple(fresh), strict=True):
+            assert ours.dtype == theirs.dtype
+            assert ours.tolist() == theirs.tolist()
+
+
+def test_settings_that_stay_the_same_are_kept() -> None:
+    settings, row = StepSettings(), make_row(seed=1)
+    assert settings.of([row]) is settings.of([replace(row, start=row.start + 1)])
