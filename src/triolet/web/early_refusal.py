@@ -9,6 +9,7 @@ Says what the answer is; knows ASGI, and of HTTP no more than the names of heade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ GENERATING_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "
 LONGEST_BODY = 2**18
 DROP_SECONDS = 5.0
 """How much of a body is dropped, and for how long."""
+_LENGTH = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class EarlyRefusals:
     def _is_ordinary(self, headers: Mapping[bytes, str]) -> bool:
         """Whether there is nothing else to be said: the key is right, and no certain rank asked for."""
         length = headers.get(b"content-length", "")
-        if not (length.isascii() and length.isdigit()) or int(length[:9]) > LONGEST_BODY:
+        if not _LENGTH.fullmatch(length) or int(length) > LONGEST_BODY:
             return False
         if b"x-data-parallel-rank" in headers or b"expect" in headers:
             return False

@@ -114,6 +114,8 @@ def test_what_is_out_of_the_ordinary_is_the_parsers(line: bytes) -> None:
         (PATH.encode(), b"/v1/embeddings"), (PATH.encode(), b"/V1/completions"), (b"Host", b"Most"),
         (PATH.encode(), PATH.encode() + b"?a=1"), (b"Content-Length: ", b"Content-Length: +"),
         (b"Content-Length: ", b"Content-Length: %d" % LONGEST_BODY), (b"POST", b"\r\nPOST"),
+        (b"Content-Length: ", b"Content-Length: " + 10 * b"0" + b"9999"),
+        (b"Content-Length: ", b"Content-Length: " + 5000 * b"0"),
     ],
 )  # fmt: skip
 def test_so_is_what_begins_otherwise(old: bytes, new: bytes) -> None:
