@@ -150,16 +150,19 @@ def has_unread(connection: Any) -> bool:
     reader = getattr(connection, "reader", None)
     if reader is None:  # Trio
         stream = getattr(connection.stream, "transport_stream", connection.stream)
-        return _num_unread_bytes(stream.socket.fileno()) > 0
-    return bool(reader._buffer) or _num_unread_bytes(connection.writer.get_extra_info("socket").fileno()) > 0
+        return _num_unread_bytes(stream.socket) > 0
+    return bool(reader._buffer) or _num_unread_bytes(connection.writer.get_extra_info("socket")) > 0
 
 
-def _num_unread_bytes(file: int) -> int:
-    """How many the kernel has of a socket; 0 for one that is closed. Source: tcp(7), unix(7)."""
-    try:
-        return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
-    except OSError:
+def _num_unread_bytes(socket: Any) -> int:
+    """How many the kernel has of a socket; 0 for one that is closed or gone. Source: tcp(7), unix(7).
+
+    A loop closes one that was reset before the task that reads it hears of that.
+    """
+    file = -1 if socket is None else socket.fileno()
+    if file < 0:
         return 0
+    return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 class _Idleness:

@@ -8,8 +8,10 @@ import logging
 import resource
 import socket
 import ssl
+import struct
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from tests.triolet.web.fake_engine import FakeEngine
 from tests.triolet.web.serving import read_to_end, read_until, request_bytes, serving
 
 from triolet.web import connections, http_server
-from triolet.web.connections import Connections, connection_limit
+from triolet.web.connections import Connections, connection_limit, has_unread
 
 pytestmark = pytest.mark.anyio
 
@@ -137,6 +139,35 @@ async def test_one_for_which_something_has_come_is_not_closed(
     anyio_backend_name: str, tmp_path: Path, is_tls: bool, num_turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it still lies in the kernel, or the loop has read it in one of its turns."""
+    async with _one_connection(anyio_backend_name, tmp_path, is_tls, monkeypatch) as (client, made):
+        client.sendall(LIVE)
+        for _ in range(num_turns):
+            await checkpoint()
+        assert made.take_idle(0) == []
+        assert (await anyio.to_thread.run_sync(client.recv, 4096)).startswith(b"HTTP/1.1 200")
+        await anyio.wait_all_tasks_blocked()
+        assert len(made.take_idle(0)) == 1
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_one_that_was_reset_has_nothing_for_anybody(
+    anyio_backend_name: str, tmp_path: Path, is_tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop closes its socket some turns before its own task hears of that."""
+    async with _one_connection(anyio_backend_name, tmp_path, is_tls, monkeypatch) as (client, made):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        with anyio.fail_after(10):
+            while left := made.open_ones:
+                assert not any(map(has_unread, left))
+                await checkpoint()
+
+
+@asynccontextmanager
+async def _one_connection(
+    backend: str, directory: Path, is_tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[socket.socket, Connections[object]]]:
+    """A client that has been answered once, and the connections of its server."""
     made: list[Connections[object]] = []
 
     def connections_of(*args: Any, **options: Any) -> Connections[object]:
@@ -145,25 +176,17 @@ async def test_one_for_which_something_has_come_is_not_closed(
 
     monkeypatch.setattr(http_server, "Connections", connections_of)
     pair = trustme.CA()
-    certificate = tmp_path / "pair.pem"
+    certificate = directory / "pair.pem"
     pair.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
     context = ssl.create_default_context()
     pair.configure_trust(context)
-    async with serving(
-        FakeEngine(), anyio_backend_name, ssl_certfile=certificate if is_tls else None
-    ) as running:
+    async with serving(FakeEngine(), backend, ssl_certfile=certificate if is_tls else None) as running:
         await running.client.aclose()
         client = await anyio.to_thread.run_sync(_connect, running.port, context if is_tls else None)
         with client:
             assert await anyio.to_thread.run_sync(_ask, client) == b"HTTP/1.1 200"
             await anyio.wait_all_tasks_blocked()
-            client.sendall(LIVE)
-            for _ in range(num_turns):
-                await checkpoint()
-            assert made[0].take_idle(0) == []
-            assert (await anyio.to_thread.run_sync(client.recv, 4096)).startswith(b"HTTP/1.1 200")
-            await anyio.wait_all_tasks_blocked()
-            assert len(made[0].take_idle(0)) == 1
+            yield client, made[0]
 
 
 def _connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
