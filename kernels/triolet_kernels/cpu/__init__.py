@@ -33,8 +33,8 @@ class CpuOps:
         self.name = f"cpu-{native.isa}"
         self._native = native
         self._linear = LinearKernels(native)
-        self._experts = ExpertKernels(native, self._linear)
         self._rows = RowKernels(native)
+        self._experts = ExpertKernels(native, self._linear, self._rows)
         self._attention = AttentionKernels(native)
         self._norm = NormKernels(native)
         self._activation = ActivationKernels(native)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from triolet_kernels.cpu.linear import LinearKernels, PackedLinear, Panels
 from triolet_kernels.cpu.loader import NativeLibrary, word_of
+from triolet_kernels.cpu.rows import RowKernels
 from triolet_kernels.expert_ops import Routing
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import experts as reference
@@ -44,10 +45,10 @@ Packed: TypeAlias = PackedExperts | reference.PackedExperts
 class ExpertKernels:
     """The kernels of one library, and the reference where there are none."""
 
-    def __init__(self, native: NativeLibrary, linear: LinearKernels) -> None:
+    def __init__(self, native: NativeLibrary, linear: LinearKernels, rows: RowKernels) -> None:
         self._team = native.team
         self._linear = linear
-        self._widen = native.kernels("widen")
+        self._rows = rows
         self._route = native.kernels("route")
         self._expert_linear = native.kernels("expert_linear")
         self._sum = native.kernels("sum_experts")
@@ -56,7 +57,7 @@ class ExpertKernels:
         return self._linear.pack_linear(weight.float(), None, torch.float32)
 
     def route(self, x: Tensor, router: PackedLinear, num_chosen: int, *, is_normalized: bool) -> Routing:
-        logits = self._linear.linear(self._as_float32(x), router)
+        logits = self._linear.linear(self._rows.to_float32(x), router)
         kernel = self._route.get(logits.dtype)
         if kernel is None:
             return reference.choose(logits, num_chosen, is_normalized=is_normalized)
@@ -80,14 +81,6 @@ class ExpertKernels:
             *self._team,
         )
         return routing
-
-    def _as_float32(self, x: Tensor) -> Tensor:
-        kernel = self._widen.get(x.dtype)
-        if kernel is None:
-            return x.float()
-        output = x.new_empty(x.shape, dtype=torch.float32)
-        kernel(x.data_ptr(), output.data_ptr(), *x.shape, *self._team)
-        return output
 
     def pack_experts(self, weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> Packed:
         if dtype not in self._expert_linear:

@@ -81,7 +81,6 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],
     "dense_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 2],
     "tile_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT],
-    "widen": [_POINTER, _POINTER, _ROWS, _INT],
     "route": [*[_POINTER] * 5, _ROWS, *[_INT] * 3],
     "expert_linear": [*[_POINTER] * 6, *[_INT] * 6],
     "sum_experts": [*[_POINTER] * 4, _ROWS, _INT, _INT],

@@ -10,13 +10,6 @@ namespace {
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr int64_t kMaxExperts = 1024;
 
-template <class T>
-void widen_row(const T* x, float* output, int64_t size) {
-    int64_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) store(output + i, load(x + i));
-    for (; i < size; ++i) output[i] = to_float(x[i]);
-}
-
 float exponential(float x) {
     float lanes[kLanes];
     store(lanes, exp2(splat(x * kLog2E)));
@@ -83,14 +76,6 @@ void sum_row(const T* x, const int32_t* pairs, const float* weights, T* output, 
 }
 
 }  // namespace
-
-// x (num_rows, size) → output (num_rows, size) float32
-TRIOLET_EXPORT(widen_bfloat16)
-(const bf16* x, float* output, int64_t num_rows, int64_t size, RunTeam run_team, int64_t num_threads) {
-    for_each_row(run_team, num_threads, num_rows, size,
-                 [=](int64_t row) { widen_row(x + row * size, output + row * size, size); });
-    return true;
-}
 
 // logits (num_tokens, num_experts) → tokens (num_tokens × num_chosen,), starts (num_experts + 1,), pairs and weights
 // (num_tokens, num_chosen): a routing, see expert_ops.py. There are at most 1024 experts.
