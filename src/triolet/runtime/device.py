@@ -57,7 +57,8 @@ def choose_cache_dtype(args: EngineArgs, device: torch.device) -> torch.dtype:
         return torch.int8
     if device.type == "cpu" or args.kernels == "reference":
         raise UsageError(
-            "kv_cache_dtype (--kv-cache-dtype) fp8 needs the kernels of a GPU; 8 bits on a CPU are int8",
+            "kv_cache_dtype (--kv-cache-dtype) fp8 needs a GPU without --kernels reference; "
+            "8 bits on a CPU are int8",
             param="kv_cache_dtype",
         )
     return cuda.float8_of(device)

@@ -183,6 +183,7 @@ class ResponseDirectory:
         if running is None and not self._store.delete(response_id, owner):
             return False
         self.logs.lose(response_id)
+        self._farewells.tell(response_id)
         if running is not None:
             running.is_stored = False
             if running.is_background:
@@ -193,6 +194,7 @@ class ResponseDirectory:
         running = self._running.get(response_id)
         if running is None or running.owner != owner:
             return await self._find_here(response_id, owner)
+        self._farewells.tell(response_id)
         await self._engine.abort(running.generation.request_ids)
         return _plain(running.as_stored(running.show("cancelled")))
 

@@ -66,7 +66,9 @@ def test_cache_is_of_the_activations_dtype_unless_half_of_it_is_to_be_kept(
     for args in (EngineArgs(), EngineArgs(kernels="reference")):
         assert choose_cache_dtype(replace(args, kv_cache_dtype="int8"), CPU) == torch.int8
     for args, device in ((EngineArgs(), CPU), (EngineArgs(kernels="reference"), gpu)):
-        with pytest.raises(UsageError, match="8 bits on a CPU are int8") as raised:
+        with pytest.raises(
+            UsageError, match="without --kernels reference; 8 bits on a CPU are int8"
+        ) as raised:
             choose_cache_dtype(replace(args, kv_cache_dtype="fp8"), device)
         assert raised.value.param == "kv_cache_dtype"
     with pytest.raises(UsageError, match="8 bits on a GPU are fp8") as raised:

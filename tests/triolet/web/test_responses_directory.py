@@ -198,6 +198,26 @@ async def test_what_ends_while_the_server_leaves_is_owed_until_somebody_asks(is_
     assert not await is_owed(farewells)
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("ask", [ResponseDirectory.cancel, ResponseDirectory.delete])
+async def test_who_cancels_or_deletes_is_told_at_once(ask: Any, has_ended: bool) -> None:
+    engine, farewells = FakeEngine(hold_at=1), Farewells()
+    engine.state = EngineState.READY
+    directory = ResponseDirectory(engine, WebSettings(farewells=farewells, is_leaving=lambda: True))
+    entry = await running(engine)
+    entry.is_background = True
+    end = directory.begin("r1", entry)
+    if has_ended:
+        directory.keep({"id": "r1", "status": "completed"})
+    assert await is_owed(farewells)
+    await ask(directory, "r1", "me")
+    assert not await is_owed(farewells)
+    if not has_ended:
+        directory.keep({"id": "r1", "status": "cancelled"})
+    end()
+    assert not await is_owed(farewells)
+
+
 async def is_owed(farewells: Farewells) -> bool:
     with anyio.move_on_after(0) as scope:
         await farewells.wait_told()
