@@ -56,9 +56,12 @@ class Timers:
             return  # it was overtaken by an earlier one
         self._alarm_at = math.inf
         now = max(at, self._clock())
+        # Taken out first: one for whom it is too early by part of a tick asks for the same time again.
+        due = []
         while self._waiting and self._waiting[0][0] <= now:
-            due, _, rung = heapq.heappop(self._waiting)
+            due.append(heapq.heappop(self._waiting))
+        for asked_at, _, rung in due:
             found = rung()
             if found is not None:
-                found.ring(due)
+                found.ring(asked_at)
         self._set_first()

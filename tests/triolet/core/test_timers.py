@@ -89,6 +89,25 @@ def test_an_alarm_that_comes_a_little_early_is_on_time() -> None:
     assert bell.rings == [(1, 0)]
 
 
+def test_one_for_whom_an_alarm_is_too_early_is_rung_by_the_next() -> None:
+    loop = Loop()
+
+    class Punctual(Bell):
+        def ring(self, at: float) -> None:
+            super().ring(at)
+            assert len(self.rings) < 3, "time does not pass meanwhile"
+            if self._loop.now < at:
+                self._loop.timers.ring_at(at, self)
+
+    bell = Punctual(loop)
+    loop.timers.ring_at(1, bell)
+    (_, _, callback) = loop.alarms.pop()
+    callback()
+    assert bell.rings == [(1, 0)]
+    loop.advance(2)
+    assert bell.rings == [(1, 0), (1, 1)]
+
+
 @given(
     st.lists(
         st.tuples(
