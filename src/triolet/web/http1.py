@@ -77,6 +77,8 @@ class _Connection(h11.Connection):
     def next_event(self) -> Any:
         while self.their_state is h11.IDLE and self.trailing_data[0].startswith(b"\r\n"):
             self._receive_buffer.maybe_extract_at_most(2)
+        if self.their_state is h11.IDLE and self.trailing_data == (b"\r", False):
+            return h11.NEED_DATA  # for the rest of an empty line
         event = super().next_event()
         if isinstance(event, h11.Request):
             _check_head(event)

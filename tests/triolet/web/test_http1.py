@@ -62,6 +62,15 @@ async def test_requests_sent_ahead_are_answered_in_order(anyio_backend_name: str
     assert [prompt for prompt, _, _ in running.engine.submitted] == [*texts, "hi"]
 
 
+async def test_an_empty_line_before_a_request_may_come_in_two_parts(anyio_backend_name: str) -> None:
+    async with serving(FakeEngine(), anyio_backend_name) as running, await running.connect() as stream:
+        await anyio.wait_all_tasks_blocked()
+        await stream.send(b"\r")
+        await anyio.wait_all_tasks_blocked()
+        await stream.send(b"\n" + request_bytes("/v1/completions", BODY))
+        assert (await read_until(stream, b"finish_reason")).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("tail", [b"\r\n", request_bytes("/v1/completions", BODY)[:-3]])
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_they_hide_no_disconnect_and_leave_nothing_open(
