@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import GenerationParams, InputProcessor
@@ -20,9 +21,12 @@ __all__ = ["Preparation", "beside_the_loop", "written_length"]
 
 LONG_PROMPT = 4096
 """Characters or token ids; above it, checking them takes long enough to be worth a thread."""
+MAX_LONG = 4
+"""Long prompts that are worked on at a time: a text of a megabyte takes 75 MB meanwhile."""
 COMPILE_SECONDS = 30.0
 
 T = TypeVar("T")
+_LONG: RunVar[anyio.CapacityLimiter] = RunVar("triolet.long_prompts")
 
 
 def written_length(*values: Any) -> int:
@@ -43,13 +47,22 @@ def written_length(*values: Any) -> int:
 
 
 async def beside_the_loop(work: Callable[[], T], length: int) -> T:
-    """``work()``, in a thread if what it works on has a ``length`` above :data:`LONG_PROMPT`.
+    """``work()``, in a thread if what it works on has a ``length`` above :data:`LONG_PROMPT`, in its turn.
 
     Cancellation: stops waiting at once; what is under way in a thread goes on to its end and is dropped.
     """
     if length <= LONG_PROMPT:
         return work()
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_long_limiter())
+
+
+def _long_limiter() -> anyio.CapacityLimiter:
+    """That of the loop running here."""
+    limiter = _LONG.get(None)
+    if limiter is None:
+        limiter = anyio.CapacityLimiter(MAX_LONG)
+        _LONG.set(limiter)
+    return limiter
 
 
 class Preparation:

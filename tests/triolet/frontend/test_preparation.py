@@ -13,7 +13,13 @@ from tests.triolet.frontend.parts import input_processor
 
 from triolet.errors import InvalidRequestError
 from triolet.frontend.input_processor import InputProcessor
-from triolet.frontend.preparation import LONG_PROMPT, Preparation, written_length
+from triolet.frontend.preparation import (
+    LONG_PROMPT,
+    MAX_LONG,
+    Preparation,
+    beside_the_loop,
+    written_length,
+)
 from triolet.frontend.request_state import RequestState
 from triolet.sampling_params import SamplingParams, StructuredOutputs
 
@@ -83,6 +89,26 @@ async def test_grammars_are_compiled_one_at_a_time(inputs: InputProcessor) -> No
         for _ in range(10):
             group.start_soon(preparation.run, noting([], work), inputs, CONSTRAINED, 1)
     assert most == 1
+
+
+async def test_few_long_prompts_are_worked_on_at_a_time() -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+    is_full = threading.Barrier(MAX_LONG)  # breaks, and fails, where there are fewer
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        is_full.wait(30)
+        with lock:
+            running -= 1
+
+    async with anyio.create_task_group() as group:
+        for _ in range(3 * MAX_LONG):
+            group.start_soon(beside_the_loop, work, LONG_PROMPT + 1)
+    assert most == MAX_LONG
 
 
 async def test_a_grammar_that_takes_too_long_is_refused(inputs: InputProcessor) -> None:
