@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,14 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: no search for garbage is to stop everything for looking at them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Random tensors are the same each time, whatever ran before."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
