@@ -21,6 +21,7 @@ from triolet import LLM, SamplingParams
 from triolet.args import EngineArgs
 from triolet.cluster.client import EngineClient
 from triolet.cluster.sync_client import SyncClient, open_step_core
+from triolet.core.control import PauseMode
 from triolet.core.engine_core import EngineCore
 from triolet.core.service import CoreService
 from triolet.core.step_core import StepCore
@@ -99,9 +100,26 @@ def test_an_llm_says_the_same_either_way(byte_model: Path) -> None:
     assert said[0] == said[1]
 
 
+class PausedMidway(CoreService):
+    """One whose second step waits until a pause is asked for: no request can end before."""
+
+    def __init__(self) -> None:
+        self._runner = FakeRunner(fail=self._hold)
+        self._is_asked = threading.Event()
+        super().__init__(partial(fake_core_factory(self._runner), ARGS, FILES))
+
+    def _hold(self, plan: StepPlan) -> None:
+        if self._runner.num_steps == 1:
+            assert self._is_asked.wait(30), "nobody paused"
+
+    async def pause(self, mode: PauseMode, *, clear_cache: bool = True) -> None:
+        self._is_asked.set()
+        await super().pause(mode, clear_cache=clear_cache)
+
+
 @pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
 def test_a_pause_is_complete_when_it_returns(mode: Any) -> None:
-    with sync_client() as client:
+    with sync_client(make=lambda *_: PausedMidway()) as client:
         client.add(ask(1), ask(2))
         first = client.step()
         paused = client.pause(mode)
