@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,7 +77,8 @@ class QuantTensor:
         values = torch.empty(self.shape, dtype=torch.float32, device=self.data.device)
         for start in range(0, self.shape[0], _ROWS_AT_A_TIME):
             chunk = self.data[start : start + _ROWS_AT_A_TIME].contiguous().cpu().numpy()
-            decoded = quants.dequantize(chunk, GGMLQuantizationType[self.kind])
+            with np.errstate(invalid="ignore"):  # of a damaged file: whoever packs the values sees it
+                decoded = quants.dequantize(chunk, GGMLQuantizationType[self.kind])
             values[start : start + len(chunk)] = torch.from_numpy(decoded).view(len(chunk), -1)
         return values
 

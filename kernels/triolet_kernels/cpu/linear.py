@@ -1,15 +1,17 @@
 """Linear layers and embedding tables.
 
-Quantised weights of the common kinds stay quantised and go to a compiled kernel: on matrix tiles where the
-CPU has them, else with inputs rounded to int8 in blocks of 32; so they do for bfloat16 only: float32 asks for
-exact arithmetic. Everything else is dequantised and goes to the dense kernel. Without compiled kernels torch
-multiplies: its own results depend on the number of rows.
+Quantised weights stay quantised and go to a compiled kernel: on matrix tiles where the CPU has them, else
+with inputs rounded to int8 in blocks of 32; so they do for bfloat16 only: float32 asks for exact arithmetic.
+Formats without a kernel are put into one that has one (see ``recode``). Everything else is dequantised and
+goes to the dense kernel. Without compiled kernels torch multiplies: its own results depend on the number of
+rows.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -23,6 +25,7 @@ from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, format_
 from triolet_kernels.cpu.tile_linear import PackedTiles, pack_tiles
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
+from triolet_kernels.recode import to_q4_1, to_q8_0
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear", "Panels"]
 
@@ -30,6 +33,12 @@ logger = logging.getLogger("triolet.kernels")
 
 Panels: TypeAlias = PackedTiles | PackedWeight | PackedDense
 """A weight as one of the kernels takes it."""
+
+_PACKERS: tuple[tuple[type[Panels], Callable[[QuantTensor], Panels]], ...] = (
+    (PackedTiles, pack_tiles),
+    (PackedWeight, pack),
+)
+"""What keeps a weight quantised, the best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,11 +86,13 @@ class LinearKernels:
     def _pack(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Panels | Tensor:
         """The weight for the best kernel there is, else for torch."""
         if isinstance(weight, QuantTensor):
-            if is_packable(weight) and dtype in self._kernels[PackedTiles]:
-                return pack_tiles(weight)
-            if is_packable(weight) and dtype in self._kernels[PackedWeight]:
-                return pack(weight)
-            self._tell_of_widening(weight, dtype)
+            pack_codes = next((pack for kind, pack in _PACKERS if dtype in self._kernels[kind]), None)
+            if pack_codes is not None:
+                recoded = _with_a_kernel(weight)
+                self._tell_of_widening(weight, recoded.kind, recoded.data.nbytes)
+                return pack_codes(recoded)
+            name = str(dtype).removeprefix("torch.")
+            self._tell_of_widening(weight, name, math.prod(weight.shape) * dtype.itemsize)
             weight = weight.dequantize()
         return (
             pack_dense(weight, dtype)
@@ -89,15 +100,14 @@ class LinearKernels:
             else weight.to(dtype).contiguous()
         )
 
-    def _tell_of_widening(self, weight: QuantTensor, dtype: torch.dtype) -> None:
+    def _tell_of_widening(self, weight: QuantTensor, name: str, num_bytes: int) -> None:
         """Once for each format: it takes more memory than the file lets expect."""
-        if weight.kind in self._widened:
+        if weight.kind in self._widened or weight.kind == name:
             return
         self._widened.add(weight.kind)
-        times = math.prod(weight.shape) * dtype.itemsize / weight.data.nbytes
         logger.info(
             "weights in %s are kept in %s, for which there are kernels: %.1f times their size in the file",
-            weight.kind, str(dtype).removeprefix("torch."), times,
+            weight.kind, name, num_bytes / weight.data.nbytes,
         )  # fmt: skip
 
     def kernel_of(self, weight: Panels, dtype: torch.dtype) -> Kernel:
@@ -147,3 +157,10 @@ class LinearKernels:
             *self._team,
         )
         return output
+
+
+def _with_a_kernel(weight: QuantTensor) -> QuantTensor:
+    """The weight as it is, or in the format with a kernel that is nearest."""
+    if is_packable(weight):
+        return weight
+    return to_q4_1(weight) if weight.kind == "Q4_K" else to_q8_0(weight)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from triolet_kernels.quant import QuantTensor
+from triolet_kernels.recode import to_q8_0
 
 if TYPE_CHECKING:
     from triolet_kernels.ops import Ops
@@ -86,16 +87,23 @@ class RMSNorm:
         return self._add_rms_norm(x, residual, self._weight, self._eps)
 
 
-def fuse_rows(weights: Sequence[Tensor | QuantTensor]) -> Tensor | QuantTensor:
-    """Stack weights ``(out_i, in)`` into one; it stays quantised where all are of the same kind."""
+def fuse_rows(weights: Sequence[Tensor | QuantTensor], dtype: torch.dtype) -> Tensor | QuantTensor:
+    """Stack weights ``(out_i, in)`` into one, for activations of ``dtype``.
+
+    It stays quantised where all are: in their own format if they share one, else in 8 bits (see
+    :func:`triolet_kernels.recode.to_q8_0`), but for float32, which asks for exact values.
+    """
     if len(weights) == 1:
         return weights[0]
     quantised = [weight for weight in weights if isinstance(weight, QuantTensor)]
-    if len(quantised) == len(weights) and len({weight.kind for weight in quantised}) == 1:
-        return QuantTensor.concatenate(quantised)
+    if len(quantised) == len(weights):
+        if len({weight.kind for weight in quantised}) == 1:
+            return QuantTensor.concatenate(quantised)
+        if dtype != torch.float32:
+            return QuantTensor.concatenate([to_q8_0(weight) for weight in quantised])
     dense = [to_dense(weight) for weight in weights]
-    dtype = torch.float32 if quantised else dense[0].dtype
-    return torch.cat([weight.to(dtype) for weight in dense])
+    wide = torch.float32 if quantised else dense[0].dtype
+    return torch.cat([weight.to(wide) for weight in dense])
 
 
 def to_dense(weight: Tensor | QuantTensor) -> Tensor:

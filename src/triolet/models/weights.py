@@ -106,7 +106,9 @@ class Weights:
         A shard has the outputs of its part. Raises WeightsError for weights that are not finite, as far as
         that is cheap to see.
         """
-        weight = fuse_rows([self._tensor(f"{name}.weight", self._rows_of(name)) for name in names])
+        weight = fuse_rows(
+            [self._tensor(f"{name}.weight", self._rows_of(name)) for name in names], self.dtype
+        )
         has_bias = f"{names[0]}.bias" in self._shapes
         bias = (
             torch.cat([self._vector(f"{name}.bias", self._rows_of(name)) for name in names])
@@ -138,7 +140,7 @@ class Weights:
         return self._experts(
             names[0],
             [
-                fuse_rows([self._tensor(f"{name}.weight", self._rows_of(name)) for name in fused])
+                fuse_rows([self._tensor(f"{name}.weight", self._rows_of(name)) for name in fused], self.dtype)
                 for fused in names
             ],
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.kernels.gpu.interpreted import interpreted_device, interpreted_ops
-from tests.kernels.gpu.test_quantized_weight import PACKABLE, random_blocks
-from tests.kernels.quantized import quantize
+from tests.kernels.gpu.test_quantized_weight import PACKABLE
+from tests.kernels.quantized import quantize, random_blocks
 from tests.kernels.tolerance import assert_close
 from torch import Tensor
 

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from tests.kernels.quantized import random_blocks
 from torch import Tensor
 
 from triolet_kernels.gpu.quantized_weight import PackedCodes, is_packable, pack_codes
-from triolet_kernels.quant import QUANT_KINDS, NotFiniteError, QuantTensor
+from triolet_kernels.quant import QUANT_KINDS, NotFiniteError
 
 PACKABLE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
-          "Q2_K": (80, 82), "Q3_K": (108,)}  # fmt: skip
-"""Where in a block float16 numbers are, if not in its first two bytes alone."""
-
-
-def random_blocks(kind: str, num_rows: int, num_columns: int) -> QuantTensor:
-    """All bits random but for scales, which are ordinary numbers."""
-    block_size, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-    generator = np.random.default_rng(7)
-    data = generator.integers(0, 256, (num_rows, num_columns // block_size, block_bytes), dtype=np.uint8)
-    for start in HALVES.get(kind, (0,)):
-        scales = generator.uniform(0.01, 0.1, data.shape[:2]).astype(np.float16)
-        data[..., start : start + 2] = scales[..., None].view(np.uint8)
-    return QuantTensor(torch.from_numpy(data.reshape(num_rows, -1)), kind, (num_rows, num_columns))
 
 
 def decoded(packed: PackedCodes) -> Tensor:

@@ -57,22 +57,37 @@ def test_norm_adds_in_place(ops: Ops) -> None:
 
 def test_fusing_one_kind_stays_quantised() -> None:
     parts = [quantise(random_matrix(rows, 64, rows), "Q8_0") for rows in (4, 2, 2)]
-    fused = fuse_rows(parts)
+    fused = fuse_rows(parts, torch.bfloat16)
     assert isinstance(fused, QuantTensor)
     assert fused.kind == "Q8_0"
     torch.testing.assert_close(fused.dequantize(), torch.cat([part.dequantize() for part in parts]))
 
 
-def test_fusing_different_kinds_dequantises() -> None:
-    first, second = quantise(random_matrix(4, 64), "Q8_0"), quantise(random_matrix(2, 64, 1), "Q4_1")
-    third = random_matrix(2, 64, 2).bfloat16()
-    fused = fuse_rows([first, second, third])
+def test_fusing_different_kinds_takes_eight_bits() -> None:
+    parts = [
+        quantise(random_matrix(rows, 64, rows), kind)
+        for rows, kind in ((4, "Q5_0"), (2, "Q8_0"), (3, "Q4_0"))
+    ]
+    fused = fuse_rows(parts, torch.bfloat16)
+    assert isinstance(fused, QuantTensor)
+    assert fused.kind == "Q8_0"
+    torch.testing.assert_close(
+        fused.dequantize(), torch.cat([part.dequantize() for part in parts]), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_fusing_different_kinds_for_exact_values_dequantises(is_dense: bool) -> None:
+    parts = [quantise(random_matrix(4, 64), "Q8_0"), quantise(random_matrix(2, 64, 1), "Q4_1")]
+    dense = [random_matrix(2, 64, 2).bfloat16()] if is_dense else []
+    fused = fuse_rows([*parts, *dense], torch.bfloat16 if is_dense else torch.float32)
     assert isinstance(fused, Tensor)
-    torch.testing.assert_close(fused, torch.cat([first.dequantize(), second.dequantize(), third.float()]))
+    expected = torch.cat([*[part.dequantize() for part in parts], *[part.float() for part in dense]])
+    torch.testing.assert_close(fused, expected, rtol=0, atol=0)
 
 
 def test_fusing_dense_weights_keeps_their_number_format() -> None:
-    fused = fuse_rows([random_matrix(4, 6).bfloat16(), random_matrix(2, 6).bfloat16()])
+    fused = fuse_rows([random_matrix(4, 6).bfloat16(), random_matrix(2, 6).bfloat16()], torch.bfloat16)
     assert isinstance(fused, Tensor)
     assert fused.dtype == torch.bfloat16
     assert fused.shape == (6, 6)
@@ -80,4 +95,4 @@ def test_fusing_dense_weights_keeps_their_number_format() -> None:
 
 def test_a_single_weight_is_taken_as_it_is() -> None:
     weight = random_matrix(4, 6)
-    assert fuse_rows([weight]) is weight
+    assert fuse_rows([weight], torch.bfloat16) is weight
