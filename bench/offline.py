@@ -2,9 +2,12 @@
 
     python -m bench.offline --batch 1 8 32 --json out.json
     python -m bench.offline --sweep --plot out.svg
+    python -m bench.offline --random llama-1b-int4 --limit
 
-A sweep is of cost against work: batch sizes of 1 to 64 with short prompts, and 1 and 8 sequences after
-prompts of 128 to 7,900 words, which takes minutes. Both are plotted, so that a cliff would be seen. It drives
+``--limit`` adds what memory and processor, measured in the same run, allow at most, and the share of it that
+decoding reaches. ``--random`` takes a model with random weights, written for the run. A sweep is of cost
+against work: batch sizes of 1 to 64 with short prompts, and 1 and 8 sequences after prompts of 128 to 7,900
+words, which takes minutes. Both are plotted, so that a cliff would be seen. It drives
 :class:`triolet.LLMEngine` step by step on this thread, so that nothing but the engine is measured.
 """
 
@@ -12,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +29,7 @@ from bench.report import print_table, write_json
 if TYPE_CHECKING:
     from triolet import LLMEngine
 
-__all__ = ["main", "run_batch", "sweep_shapes"]
+__all__ = ["add_limits", "main", "run_batch", "sweep_shapes"]
 
 _SHORT_PROMPT = 64
 _SWEEP_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -32,6 +37,8 @@ _TOKENS_PER_WORD = 1.02
 _SWEEP_WORDS = (128, 512, 2048, 4096, 7900)
 
 _COLUMNS = ("batch", "prompt_tokens", "output_tokens", "prefill_tokens_per_s", "decode_tokens_per_s")
+_LIMIT_COLUMNS = ("limit_tokens_per_s", "share", "read_gb_per_s", "matmul_gflop_per_s")
+_SECONDS_OF_CEILINGS = 0.5
 
 
 def run_batch(
@@ -76,12 +83,67 @@ def sweep_shapes(max_model_len: int, max_tokens: int) -> list[tuple[int, int]]:
     ]
 
 
+def add_limits(rows: Sequence[dict[str, Any]], model: str, dtype_name: str) -> None:
+    """Put beside each row what the machine, measured now, allows at most."""
+    import torch
+
+    from bench.kernels import measure_ceilings
+    from bench.limits import most_tokens_per_s, step_work
+    from triolet.models.source import resolve_model
+    from triolet_kernels.preferred_dtype import preferred_dtype
+
+    is_auto = dtype_name == "auto"
+    dtype = preferred_dtype(torch.device("cpu")) if is_auto else getattr(torch, dtype_name)
+    work = step_work(resolve_model(model).path, dtype)
+    ceilings = measure_ceilings(dtype, _SECONDS_OF_CEILINGS, work.num_bytes)
+    for row in rows:
+        context = (row["prompt_tokens"] + row["output_tokens"] / 2) / row["batch"]
+        most = most_tokens_per_s(work, ceilings, row["batch"], context)
+        row |= {
+            "limit_tokens_per_s": most,
+            "share": row["decode_tokens_per_s"] / most,
+            "read_gb_per_s": ceilings.bytes_read / 1e9,
+            "matmul_gflop_per_s": ceilings.operations / 1e9,
+        }
+
+
+@contextmanager
+def _model(options: argparse.Namespace) -> Iterator[str]:
+    """The model that was asked for, written first if it is a random one."""
+    if options.random is None:
+        yield options.model
+        return
+    from bench.random_model import RANDOM_MODELS, write_random_model
+    from triolet.models.source import resolve_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{options.random}.gguf"
+        write_random_model(RANDOM_MODELS[options.random], resolve_model(options.model).path, path)
+        yield str(path)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure each batch size after one short batch as warm-up."""
-    from triolet import EngineArgs, LLMEngine
+    options = _parse(argv)
+    with _model(options) as model:
+        rows = _measure(model, options)
+        if options.limit:
+            add_limits(rows, model, options.dtype)
+    print_table(rows, _COLUMNS + (_LIMIT_COLUMNS if options.limit else ()))
+    if options.json:
+        write_json(options.json, rows, command=sys.argv)
+    if options.plot:
+        plot_sweep(rows, options.plot)
+    return 0
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    from triolet import EngineArgs
 
     parser = argparse.ArgumentParser(prog="python -m bench.offline", description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=EngineArgs().model)
+    parser.add_argument("--random", metavar="NAME", help="random weights, with the tokeniser of --model")
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=128)
@@ -89,11 +151,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N")
     parser.add_argument("--kernels", default="auto")
     parser.add_argument("--sweep", action="store_true", help="many batch sizes and contexts, not --batch")
+    parser.add_argument("--limit", action="store_true", help="what the machine allows, beside each row")
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--plot", type=Path, help="draw the rows of a sweep here")
-    options = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def _measure(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    from triolet import EngineArgs, LLMEngine
+
     args = EngineArgs(
-        model=options.model,
+        model=model,
+        dtype=options.dtype,
         num_threads=options.threads,
         kernels=options.kernels,
         tensor_parallel_size=options.tensor_parallel_size,
@@ -103,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shapes = [(batch, options.prompt_words) for batch in options.batch]
         if options.sweep:
             shapes = sweep_shapes(engine.inputs.max_model_len, options.max_tokens)
-        rows = [
+        return [
             run_batch(
                 engine,
                 batch=batch,
@@ -113,12 +182,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             for number, (batch, words) in enumerate(shapes)
         ]
-    print_table(rows, _COLUMNS)
-    if options.json:
-        write_json(options.json, rows, command=sys.argv)
-    if options.plot:
-        plot_sweep(rows, options.plot)
-    return 0
 
 
 if __name__ == "__main__":

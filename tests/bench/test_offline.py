@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.random_model import RANDOM_MODELS, Layout
 from tests.fakes import FakeRunner, fake_core
+from tests.triolet.models.model_files import write_gguf
+from tests.triolet.text.test_gguf_tokenizer import scored_metadata
 
 from bench import offline
 from triolet.args import EngineArgs
@@ -65,3 +68,18 @@ def test_a_sweep_goes_as_far_as_the_context(
     path = tmp_path / "sweep.svg"
     assert offline.main(["--sweep", "--max-tokens", "4", "--plot", str(path)]) == 0
     assert path.stat().st_size > 0
+
+
+def test_a_random_model_is_run_beside_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = write_gguf(tmp_path / "t.gguf", metadata=scored_metadata(), tensors={})
+    monkeypatch.setitem(RANDOM_MODELS, "tiny", Layout(1, 64, 96, 4, 2, "Q4_0", "Q8_0"))
+    monkeypatch.setattr(offline, "_SECONDS_OF_CEILINGS", 0.01)
+    path = tmp_path / "rows.json"
+    arguments = ["--random", "tiny", "--model", str(tokenizer), "--limit", "--json", str(path)]
+    assert offline.main([*arguments, "--batch", "1", "--prompt-words", "4", "--max-tokens", "6"]) == 0
+    [row] = json.loads(path.read_text())["rows"]
+    assert row["output_tokens"] == 6
+    assert row["share"] == pytest.approx(row["decode_tokens_per_s"] / row["limit_tokens_per_s"])
+    assert "limit_tokens_per_s" in capsys.readouterr().out
