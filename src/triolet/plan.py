@@ -47,7 +47,7 @@ def num_blocks_needed(
     return min(num_blocks, (num_positions + block_size - 2) // block_size + 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PlanRow:
     """One sequence's share of a step.
 

@@ -176,7 +176,7 @@ class TokenLogprobs:
     rank: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TokenOutput:
     """What one step produced for one request. The one with a ``finish_reason`` is the last.
 

@@ -18,7 +18,7 @@ from triolet.statistics import FrontendStatistics
 __all__ = ["OutputProcessor", "ProcessedOutput"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProcessedOutput:
     """News of a request: an output, or nothing but ``orders`` that the core has to be given.
 

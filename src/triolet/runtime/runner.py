@@ -19,6 +19,7 @@ from triolet.models.decoder import Decoder
 from triolet.models.source import ModelFiles
 from triolet.plan import LayerGroup, PlanRow, StepPlan, StepResult
 from triolet.request import Request
+from triolet.runtime.adjuster import NOT_FINITE
 from triolet.runtime.batch import BatchBuilder, StepBatch
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.draft_model import DraftModel
@@ -27,7 +28,7 @@ from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
 from triolet.runtime.loading import LoadedModel, Model, load_parts
 from triolet.runtime.prompt_logprobs import PromptLogprobs, prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory, trim_allocator
-from triolet.runtime.sampler import SampledRow, Sampler, are_only_drawn, sampled_rows
+from triolet.runtime.sampler import SampledRow, Sampler, are_only_drawn
 
 __all__ = ["ModelRunner"]
 
@@ -153,6 +154,8 @@ class ModelRunner:
         batch = self._batch_builder.build(plan_rows)
         indices = [index for index, row in enumerate(plan_rows) if row.is_sampled]
         rows = [plan_rows[index] for index in indices]
+        if isinstance(self._model, Decoder) and rows and are_only_drawn(plan_rows):
+            return self._draw(plan.step_id, batch, indices, rows)
         sampled, prompts = self._run_model(batch, plan_rows, rows)
         self._batch_builder.remember(
             [row.slot for row in rows], np.array([entry.token_ids[-1] for entry in sampled], dtype=np.int64)
@@ -175,14 +178,35 @@ class ModelRunner:
             prompt_logprobs=prompts.logprobs,
         )
 
+    def _draw(
+        self, step_id: int, batch: StepBatch, indices: Sequence[int], rows: Sequence[PlanRow]
+    ) -> StepResult:
+        """Run a step of which nothing is wanted but a token after each of ``rows``, which have ``indices``.
+
+        Nothing is made for a single row: most steps are such, and the device waits meanwhile.
+        """
+        assert isinstance(self._model, Decoder)
+        inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
+        drawn = self._model.draw(*inputs, self._settings.of(rows))
+        is_finite = np.isfinite(drawn.highest)
+        errors = dict(batch.errors)
+        if not is_finite.all():
+            errors = {indices[row]: NOT_FINITE for row in np.flatnonzero(~is_finite).tolist()} | errors
+        token_ids = np.where(is_finite, drawn.token_ids, 0)
+        self._batch_builder.remember([row.slot for row in rows], token_ids)
+        return StepResult(
+            step_id=step_id,
+            token_ids=tuple(zip(token_ids.tolist(), strict=True)),
+            logprobs=(None,) * len(rows),
+            errors=errors,
+        )
+
     def _run_model(
         self, batch: StepBatch, plan_rows: Sequence[PlanRow], rows: Sequence[PlanRow]
     ) -> tuple[list[SampledRow], PromptLogprobs]:
         """What is sampled after ``rows``, and what of the prompts of all rows was asked for."""
         assert self._model is not None
         inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
-        if isinstance(self._model, Decoder) and rows and are_only_drawn(plan_rows):
-            return sampled_rows(self._model.draw(*inputs, self._settings.of(rows))), PromptLogprobs()
         hidden = self._model.forward(*inputs)
         num_sampled = sum(row.num_draft_tokens + 1 for row in rows)
         prompts = prompt_logprobs(hidden[num_sampled:], plan_rows, self._model.logits)

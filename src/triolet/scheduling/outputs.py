@@ -14,7 +14,7 @@ from triolet.scheduling.sequence import Sequence
 __all__ = ["RowResult", "split_result", "take_in"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RowResult:
     """What a step computed in one row: see :class:`triolet.plan.StepResult`."""
 
