@@ -12,7 +12,7 @@ from triolet.core.service import CoreService
 from triolet.request import Request, RequestOptions, TokenOutput
 from triolet.statistics import RankStatistics
 
-__all__ = ["collect", "hold", "request", "said", "start", "statistics_of"]
+__all__ = ["collect", "hold", "release", "request", "said", "start", "statistics_of"]
 
 
 def request(
@@ -47,6 +47,13 @@ async def hold(runner: FakeRunner, service: CoreService, first: Request) -> None
     runner.gate.clear()
     service.add(first)
     await anyio.to_thread.run_sync(runner.is_held.wait)
+
+
+async def release(runner: FakeRunner, service: CoreService) -> None:
+    """Let the step on the device go on once a pause has taken hold; beside the task that pauses."""
+    while not service.is_paused:
+        await anyio.lowlevel.checkpoint()
+    runner.gate.set()
 
 
 def said(outputs: list[TokenOutput]) -> str:

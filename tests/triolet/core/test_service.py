@@ -88,7 +88,11 @@ async def test_stop_finishes_the_step_under_way_and_hands_its_outputs_on(depth: 
     async with anyio.create_task_group() as task_group:
         service = await start(task_group, runner, depth)
         await hold(runner, service, request(1, max_tokens=100))
-        threading.Timer(0.01, runner.gate.set).start()
+
+        async def open_gate() -> None:
+            runner.gate.set()
+
+        task_group.start_soon(open_gate)  # it has its turn once the service waits for the step
         await service.stop()
         tokens = [output.token_ids for output in await service.get_outputs()]
         assert tokens == [(ord("d"),), (ord("e"),)][:depth]
@@ -167,7 +171,7 @@ async def test_a_failing_load_is_raised_and_nothing_is_left(depth: int) -> None:
         async with anyio.create_task_group() as task_group:
             await task_group.start(service.run)
     assert "no such file" in repr(caught.value)
-    assert threading.active_count() == num_threads
+    assert threading.active_count() <= num_threads  # those that others have left behind may end
 
 
 async def test_a_load_that_nobody_waits_for_ends_the_next_time_it_tells_its_phase(depth: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import trio
 import trio.testing
 from anyio.abc import TaskGroup
 from tests.fakes import FakeRunner, fake_core
-from tests.triolet.core.services import collect, hold, request, said, start, statistics_of
+from tests.triolet.core.services import collect, hold, release, request, said, start, statistics_of
 
 from triolet.args import EngineArgs
 from triolet.core.control import PauseMode
@@ -87,7 +86,7 @@ class TestControl:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1, max_tokens=50))
             service.add(request(2))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.pause("abort")
             outputs = await collect(service, 2)
             assert (said(outputs[1]), said(outputs[2])) == ("ABORT", "ABORT")
@@ -104,7 +103,7 @@ class TestControl:
         async with anyio.create_task_group() as task_group:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.pause("wait")
             assert said((await collect(service, 1))[1]) == "defgLENGTH"
             service.add(request(2))
@@ -133,7 +132,7 @@ class TestControl:
         async with anyio.create_task_group() as task_group:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1, max_tokens=8))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.pause("keep", clear_cache=False)
             num_steps = runner.num_steps
             assert num_steps == depth
@@ -148,7 +147,7 @@ class TestControl:
         async with anyio.create_task_group() as task_group:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1, max_tokens=8))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.pause("keep")
             await service.pause("wait")
             assert said((await collect(service, 1))[1]) == "defghijkLENGTH"
@@ -159,7 +158,7 @@ class TestControl:
         async with anyio.create_task_group() as task_group:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1, max_tokens=8))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.sleep(1, "keep")
             await service.pause("wait")
             await service.pause("abort")
@@ -207,7 +206,7 @@ class TestControl:
             async with anyio.create_task_group() as waiting:
                 waiting.start_soon(wait)
                 await anyio.wait_all_tasks_blocked()
-                threading.Timer(0.01, runner.gate.set).start()
+                waiting.start_soon(release, runner, service)
                 await service.pause(mode)
                 complete.append(mode)
             assert (sorted(complete), runner.num_steps) == (sorted(["wait", mode]), depth)
@@ -266,7 +265,7 @@ class TestControl:
         async with anyio.create_task_group() as task_group:
             service = await start(task_group, runner, depth)
             await hold(runner, service, request(1, max_tokens=8))
-            threading.Timer(0.01, runner.gate.set).start()
+            task_group.start_soon(release, runner, service)
             await service.sleep(level, "keep")
             assert service.is_sleeping
             assert runner.missing == ({"weights", "kv_cache"} if level else set())
