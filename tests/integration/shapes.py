@@ -33,6 +33,8 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 ADMIN = {"Authorization": "Bearer root"}
+LAST_LINES_SECONDS = 10.0
+"""For what has been written to be read, once a process has ended."""
 SECRET = "known to all machines of this test"
 
 
@@ -43,6 +45,17 @@ class Server:
     process: subprocess.Popen[str]
     url: str | None = None
     lines: list[str] = field(default_factory=list)
+    reader: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.rstrip())
 
     @property
     def log(self) -> str:
@@ -54,8 +67,9 @@ class Server:
         found: list[re.Match[str]] = []
 
         def look() -> bool:
+            has_ended = not self.reader.is_alive()  # before the last look
             found.extend(match for line in list(self.lines) if (match := re.search(pattern, line)))
-            return bool(found) or self.process.poll() is not None
+            return bool(found) or has_ended
 
         wait_until(look, seconds, lambda: f"no line {pattern} in:\n{self.log}")
         assert found, f"it ended without a line {pattern}:\n{self.log}"
@@ -65,9 +79,11 @@ class Server:
         self.process.send_signal(number)
 
     def wait(self, seconds: float = 30.0) -> int:
-        """Its exit code."""
+        """Its exit code; the log is complete then, unless processes that it has left behind hold it open."""
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
+            self.reader.join(LAST_LINES_SECONDS)
+            return code
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end within {seconds:g} s:\n{self.log}") from None
 
@@ -164,16 +180,7 @@ def start(
         text=True,
     )  # fmt: skip
     os.close(full)
-    server = Server(process)
-    threading.Thread(target=_read, args=(server,), daemon=True).start()
-    return server
-
-
-def _read(server: Server) -> None:
-    assert server.process.stdout is not None
-    with server.process.stdout as lines:
-        for line in lines:
-            server.lines.append(line.rstrip())
+    return Server(process)
 
 
 @contextmanager

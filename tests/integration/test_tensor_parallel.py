@@ -184,7 +184,7 @@ def test_two_ranks_of_two_shards_behind_two_api_servers(byte_llama: Path) -> Non
         assert len(holdings.pids) == 7
         [shard] = children_of(other)
         os.kill(other, signal.SIGKILL)
-        wait_until(lambda: not Path(f"/proc/{shard}").exists(), 2)
+        wait_until(lambda: not Path(f"/proc/{shard}").exists(), 20)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.log
         assert holdings.left() == []
@@ -204,9 +204,14 @@ class Machine:
             command, env={**os.environ, "PYTHONPATH": search_path}, stderr=subprocess.PIPE, text=True
         )
 
+    def wait_for_line(self, text: str) -> None:
+        """Until it has written a line with this in it."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr), f"it never wrote {text!r}"
+
     def end(self) -> tuple[int, str]:
-        """Its exit code and what it wrote."""
-        _, written = self.process.communicate(timeout=20)
+        """Its exit code and what it wrote, after the line that was waited for."""
+        _, written = self.process.communicate(timeout=60)
         return self.process.returncode, written
 
 
@@ -264,6 +269,6 @@ def test_two_machines_share_a_rank(byte_llama: Path, killed: int | None) -> None
 
 def test_sigterm_ends_a_worker_that_waits(byte_llama: Path) -> None:
     worker = Machine(byte_llama, 1, free_port(), "--headless")
-    time.sleep(1.0)
+    worker.wait_for_line("shard 1 of engine 0, which is at 127.0.0.1")
     worker.process.terminate()
     assert worker.end()[0] == 0

@@ -29,7 +29,10 @@ async def _protocol_send(self: TCPServer, event: Event) -> None:
         if num_written == len(event.data):
             return
         event = RawData(data=event.data[num_written:])
-    await _send_the_long_way(self, event)
+    try:
+        await _send_the_long_way(self, event)
+    except OSError:  # a peer that takes nothing is given up with a TimeoutError, which is no ConnectionError
+        await self.protocol.handle(Closed())
 
 
 def _takes_bytes(connection: TCPServer) -> bool:

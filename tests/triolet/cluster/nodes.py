@@ -24,6 +24,9 @@ CREDENTIALS = Credentials(b"known to all machines", os.urandom)
 TRANSPORT = SocketTransport()
 CONFIG = {"model": "m", "block_size": 32}
 LIVENESS_TIMEOUT = 1.0
+"""For those whose silence is waited for."""
+PATIENCE = 30.0
+"""For all others, which are never to be taken for silent."""
 
 
 def report(rank: int, state: RankState = RankState.READY, generation: int = 1) -> RankReport:
@@ -33,11 +36,16 @@ def report(rank: int, state: RankState = RankState.READY, generation: int = 1) -
 class RunningHead:
     """A head for ``ranks``, and its directory."""
 
-    def __init__(self, ranks: Sequence[int] = (1, 2), front_ends: Sequence[str] = ("unix:@first",)) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int] = (1, 2),
+        front_ends: Sequence[str] = ("unix:@first",),
+        liveness_timeout: float = PATIENCE,
+    ) -> None:
         self.address = Address(name=f"triolet-test-{os.urandom(8).hex()}")
         self.directory = Directory(ranks, interval=0.01)
         self.head = Head(
-            ranks, self.directory, CONFIG, front_ends, CREDENTIALS, liveness_timeout=LIVENESS_TIMEOUT
+            ranks, self.directory, CONFIG, front_ends, CREDENTIALS, liveness_timeout=liveness_timeout
         )
         self._changed = anyio.Event()
 
@@ -61,7 +69,7 @@ class RunningHead:
 
     async def wait_for(self, rank: int, state: RankState) -> RankReport:
         """What is known of the rank once it is in that state."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             while (known := self._report(rank)).state is not state:
                 await self._changed.wait()
         return known
@@ -86,10 +94,10 @@ class JoiningNode:
 async def dialled(head: RunningHead, role: Role = Role.NODE) -> AsyncIterator[JoiningNode]:
     """A link to the head."""
     link = await dial(
-        TRANSPORT, head.address, Peer(role, 1), CREDENTIALS, timeout=5, liveness_timeout=LIVENESS_TIMEOUT
+        TRANSPORT, head.address, Peer(role, 1), CREDENTIALS, timeout=PATIENCE, liveness_timeout=PATIENCE
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.run)
-        with anyio.fail_after(10):
+        with anyio.fail_after(PATIENCE):
             yield JoiningNode(link)
         link.close("done")

@@ -111,6 +111,11 @@ class Cluster:
                 states.append(report.state)
         return states
 
+    def seconds_between(self, one: RankState, other: RankState, rank: int = 0) -> float:
+        """From the last report of one state to the last of the other."""
+        last = {report.state: now for now, report in self.reports if report.rank == rank}
+        return last[other] - last[one]
+
     async def wait_for(self, state: RankState, rank: int = 0) -> float:
         """When it is, or comes to be, in that state."""
         while self.supervisor.reports[rank].state is not state:

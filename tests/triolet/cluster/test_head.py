@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.triolet.cluster.nodes import CONFIG, RunningHead, dialled, report
+from tests.triolet.cluster.nodes import CONFIG, LIVENESS_TIMEOUT, RunningHead, dialled, report
 
 from triolet.cluster.handshake import Role
 from triolet.cluster.link import LinkClosedError
@@ -121,7 +121,7 @@ async def test_a_rank_is_replaced_by_its_node() -> None:
 
 
 async def test_a_node_that_is_silent_is_lost() -> None:
-    head = RunningHead()
+    head = RunningHead(liveness_timeout=LIVENESS_TIMEOUT)
     async with head.running(), dialled(head) as node:
         await node.join(1)
         down = await head.wait_for(1, RankState.DOWN)  # nobody receives here, so no Ping is answered
@@ -164,7 +164,7 @@ async def receive_for_ever(node: Any) -> None:
 
 
 async def test_ranks_that_another_has_are_refused() -> None:
-    head = RunningHead()
+    head = RunningHead(liveness_timeout=LIVENESS_TIMEOUT)
     async with head.running(), dialled(head) as first, anyio.create_task_group() as tasks:
         await first.join(1, 2, name="first")
         tasks.start_soon(receive_for_ever, first)
@@ -176,7 +176,7 @@ async def test_ranks_that_another_has_are_refused() -> None:
 
 
 async def test_a_node_that_comes_back_before_it_was_missed_is_taken() -> None:
-    head = RunningHead()
+    head = RunningHead(liveness_timeout=LIVENESS_TIMEOUT)
     async with head.running(), dialled(head) as vanished:
         await vanished.join(1)
         async with dialled(head) as again:

@@ -206,10 +206,10 @@ async def test_very_much_at_once_is_sent_to_whoever_reads(monkeypatch: pytest.Mo
 
 async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "MAX_UNSENT", 1 << 20)
-    monkeypatch.setattr(link_module, "UNREAD_SECONDS", 0.1)
     async with link_and_stream() as (link, _):
         for _ in range(12):
             link.post(Phase("x" * 100_000))
+        monkeypatch.setattr(link_module, "UNREAD_SECONDS", 0.1)
         await anyio.sleep(0.1)
         assert link.closed_reason is None, "it may have been read meanwhile"
         link.post(Phase("x"))

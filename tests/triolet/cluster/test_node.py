@@ -145,7 +145,7 @@ async def test_it_joins_serves_the_front_ends_and_leaves_when_told() -> None:
 
 
 async def test_it_is_heard_of_as_long_as_its_engines_take_to_end() -> None:
-    head = RunningHead()
+    head = RunningHead(liveness_timeout=LIVENESS_TIMEOUT)
     node = Node(head.address)
     async with head.running(), node.running():
         await head.wait_for(1, RankState.READY)

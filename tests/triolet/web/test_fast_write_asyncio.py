@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import inspect
 import socket
@@ -95,6 +96,21 @@ async def test_a_peer_that_has_gone_closes_the_connection() -> None:
     await fast_write._protocol_send(server, RawData(b"x"))
     assert [type(event) for event in server.handled] == [Closed]
     server.writer.transport.abort()
+
+
+async def test_a_peer_that_the_kernel_gives_up_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes nothing: what then fails is no ``ConnectionError``, and was logged as ours."""
+
+    async def time_out(self: Any, event: Any) -> None:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    monkeypatch.setattr(fast_write, "_send_the_long_way", time_out)
+    server, peer = await connection()
+    with peer:
+        server.writer.write(bytes(8_000_000))
+        await fast_write._protocol_send(server, RawData(b"x"))
+        assert [type(event) for event in server.handled] == [Closed]
+        server.writer.transport.abort()
 
 
 async def test_other_events_a_busy_connection_and_a_closing_one_go_the_long_way(

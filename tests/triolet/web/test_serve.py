@@ -56,14 +56,14 @@ async def test_draining_lets_what_is_under_way_finish(anyio_backend_name: str, i
 
 
 async def test_unready_comes_before_refusing(anyio_backend_name: str) -> None:
-    async with (
-        serving(FakeEngine(), anyio_backend_name, drain_lead_time=0.3) as running,
-        anyio.create_task_group() as group,
-    ):
-        group.start_soon(running.server.drain)
-        await anyio.wait_all_tasks_blocked()
-        assert (await running.client.get("/ready")).status_code == 503
-        assert (await running.client.post("/v1/completions", json=BODY)).status_code == 200
+    async with serving(FakeEngine(), anyio_backend_name, drain_lead_time=3600.0) as running:
+        async with anyio.create_task_group() as leading:
+            leading.start_soon(running.server.drain)
+            await anyio.wait_all_tasks_blocked()
+            assert (await running.client.get("/ready")).status_code == 503
+            assert (await running.client.post("/v1/completions", json=BODY)).status_code == 200
+            leading.cancel_scope.cancel()
+        await running.server.drain(lead_seconds=0.0)
 
 
 async def test_what_does_not_finish_in_time_is_told(anyio_backend_name: str) -> None:
