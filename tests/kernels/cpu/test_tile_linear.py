@@ -80,3 +80,17 @@ def test_a_row_has_the_same_bits_in_any_company(tile_ops: CpuOps, kind: str, wid
     together = tile_ops.linear(x, packed)
     for first, end in [(0, 1), (7, 9), (20, 52), (31, 64), (300, 365), (512, 530)]:
         assert torch.equal(tile_ops.linear(x[first:end].contiguous(), packed), together[first:end])
+
+
+@pytest.mark.parametrize(("width", "num_outputs"), [(576, 200), (640, 1000), (4160, 70), (8224, 33)])
+def test_bits_do_not_depend_on_how_work_is_shared(width: int, num_outputs: int) -> None:
+    """Many rows are shared out as well as panels; of wide panels few are spread out at a time."""
+    weight, x = quantize(torch.randn(num_outputs, width), "Q4_1"), torch.randn(300, width).bfloat16()
+    alone, *others = [
+        ops.linear(x, ops.pack_linear(weight, None, torch.bfloat16))
+        for ops in (make_ops("amx", num_threads) for num_threads in (1, 2, 3))
+    ]
+    expected = x.double() @ weight.dequantize().double().T
+    assert (alone.double() - expected).norm() / expected.norm() < 3e-3
+    for other in others:
+        assert torch.equal(other, alone)
