@@ -120,10 +120,9 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
     def add_norm(ops: Ops) -> list[Tensor]:
         total, columns = residual.clone(), x.clone()
         ops.norm_columns(columns, hidden // 4, weight[: hidden // 2], 1e-5)
-        return [ops.add_rms_norm(x, total, weight, 1e-5), total, columns]
+        return [ops.rms_norm(x, weight, 1e-5), ops.add_rms_norm(x, total, weight, 1e-5), total, columns]
 
-    yield "rms_norm", lambda ops: [ops.rms_norm(x, weight, 1e-5)]
-    yield "add_rms_norm, norm_columns", add_norm
+    yield "rms_norm, add_rms_norm, norm_columns", add_norm
     yield "silu_mul", lambda ops: [ops.silu_mul(gates)]
     yield "gelu_mul", lambda ops: [ops.gelu_mul(gates)]
     yield "take_rows", lambda ops: [ops.take_rows(x, rows)]
@@ -136,7 +135,7 @@ def _cases(inputs: Inputs, is_tiny: bool) -> Iterator[tuple[str, Callable[[Ops],
         yield f"linear, {kind}", partial(_quantised_linear, rows_of_x, blocks, inputs.dtype)
     for scheme in ("int8", "fp8"):
         yield f"linear, 8 bits, {scheme}", partial(_scaled_linear, x, matrix, scheme, inputs.dtype)
-    yield "route, sum_experts", partial(_routed, x, inputs(4 if is_tiny else 128, hidden))
+    yield "route, sum_experts, add_shared_expert", partial(_routed, x, inputs(4 if is_tiny else 128, hidden))
     yield "expert_linear", partial(_experts, inputs, 4 if is_tiny else 64, is_tiny)
     yield from _attention_cases(inputs, is_tiny)
     yield from drawing_equality(inputs, 3 if is_tiny else 64, 300 if is_tiny else 151_936)
@@ -175,7 +174,9 @@ def _experts(inputs: Inputs, num_tokens: int, is_tiny: bool, ops: Ops) -> list[T
 
 def _routed(x: Tensor, router: Tensor, ops: Ops) -> list[Tensor]:
     routing = ops.route(x, ops.pack_router(router), 2, is_normalized=False)
-    return [ops.sum_experts(ops.take_rows(x, routing.tokens), routing)]
+    total = ops.sum_experts(ops.take_rows(x, routing.tokens), routing)
+    ops.add_shared_expert(total, x, x, ops.pack_router(router[:1]))
+    return [total]
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,9 @@ def _routing_cases(device: GpuDevice) -> Iterator[tuple[str, Callable[[], object
     def start(num_experts: int, num_chosen: int, is_normalized: bool) -> object:
         logits = _empty(48, num_experts, dtype=torch.float32)
         routed = routing.route(logits, num_chosen, is_normalized=is_normalized)
-        return routing.sum_experts(_empty(48 * num_chosen, 2048), routed)
+        total = routing.sum_experts(_empty(48 * num_chosen, 2048), routed)
+        routing.add_shared_expert(total, _empty(48, 2048), _empty(48, 1, dtype=torch.float32))
+        return total
 
     yield "2 of 8 experts are chosen", lambda: start(8, 2, True)
     yield "8 of 128 experts are chosen", lambda: start(128, 8, True)

@@ -78,6 +78,23 @@ TINY_MODELS: Mapping[str, Factory] = {
         query_pre_attn_scalar=18,
     ),
     "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2-moe": lambda: transformers.Qwen2MoeConfig(
+        **SIZES,
+        moe_intermediate_size=64,
+        shared_expert_intermediate_size=128,
+        num_experts=6,
+        num_experts_per_tok=2,
+    ),
+    "qwen2-moe-odd": lambda: transformers.Qwen2MoeConfig(
+        **ODD_SIZES,
+        moe_intermediate_size=21,
+        shared_expert_intermediate_size=39,
+        num_experts=5,
+        num_experts_per_tok=3,
+        norm_topk_prob=True,
+        use_sliding_window=True,
+        sliding_window=7,
+    ),
     "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
         **SIZES | {"head_dim": 32},
         moe_intermediate_size=64,
@@ -92,11 +109,26 @@ TINY_MODELS: Mapping[str, Factory] = {
 }
 """Configs by name. Windows are shorter than the prompts of the tests."""
 
-GGUF_MODELS = ("llama2", "llama-tied", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3-moe", "olmoe")
+GGUF_MODELS = (
+    "llama2",
+    "llama-tied",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "olmoe",
+)
 """Those whose rows are whole blocks of Q8_0 and which GGUF can say everything about."""
 
 
-GGUF_ARCHITECTURES = {"gemma3_text": "gemma3", "mixtral": "llama", "qwen3_moe": "qwen3moe"}
+GGUF_ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+}
 """Those that GGUF has other names for."""
 
 
@@ -149,6 +181,8 @@ def save_gguf(model: Any, path: Path, kind: str) -> dict[str, Tensor]:
         num_heads = heads.get(base.rpartition(".")[2]) if architecture == "llama" else None
         if num_heads is not None:
             values = _interleave_halves(values, num_heads)
+        if "shared_expert_gate" in name:
+            values = values[0]  # as llama.cpp's converter leaves it
         rounded = _write_tensor(writer, f"{names.get_name(base)}.{ending}", values, kind)
         if num_heads is not None:
             rounded = _separate_halves(rounded, num_heads)
@@ -190,10 +224,14 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_rope_dimension_count(head_dim)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    if architecture in ("llama", "qwen3moe", "olmoe") and (num_experts := getattr(config, "num_experts", 0)):
+    if architecture in ("llama", "qwen2moe", "qwen3moe", "olmoe") and (
+        num_experts := getattr(config, "num_experts", 0)
+    ):
         writer.add_expert_count(num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if architecture == "qwen3moe":
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture in ("qwen2moe", "qwen3moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if architecture == "gemma3":
         writer.add_sliding_window(config.sliding_window)

@@ -70,3 +70,11 @@ class ExpertOps(Protocol):
         ``x (T * K, size)`` has a row for each pair. The best choice comes first in the sum.
         """
         ...
+
+    def add_shared_expert(self, total: Tensor, shared: Tensor, x: Tensor, gate: Any) -> None:
+        """``total += sigmoid(x · gate) * shared`` in place, computed in float32.
+
+        ``total``, ``shared (T, size)`` and ``x (T, in)`` are of one dtype; ``gate`` is a weight ``(1, in)``
+        from :meth:`pack_router`.
+        """
+        ...

@@ -12,6 +12,7 @@ from bench.gpu_linear_cases import linear_cases
 from tests.bench.gpu_starts import configurations_used, kernels_of
 
 KERNELS = {
+    "add_shared_expert",
     "linear",
     "quantized_row",
     "sum_segments",

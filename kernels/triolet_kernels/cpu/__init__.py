@@ -63,6 +63,9 @@ class CpuOps:
     def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
         return self._experts.sum_experts(x, routing)
 
+    def add_shared_expert(self, total: Tensor, shared: Tensor, x: Tensor, gate: PackedLinear) -> None:
+        self._experts.add_shared_expert(total, shared, x, gate)
+
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return self._linear.pack_embedding(weight, dtype)
 

@@ -52,6 +52,7 @@ class ExpertKernels:
         self._route = native.kernels("route")
         self._expert_linear = native.kernels("expert_linear")
         self._sum = native.kernels("sum_experts")
+        self._add_shared = native.kernels("add_shared_expert")
 
     def pack_router(self, weight: Tensor) -> PackedLinear:
         return self._linear.pack_linear(weight.float(), None, torch.float32)
@@ -130,6 +131,14 @@ class ExpertKernels:
             *self._team,
         )
         return output
+
+    def add_shared_expert(self, total: Tensor, shared: Tensor, x: Tensor, gate: PackedLinear) -> None:
+        logits = self._linear.linear(self._rows.to_float32(x), gate)
+        kernel = self._add_shared.get(total.dtype)
+        if kernel is None:
+            reference.add_shared_expert(total, shared, logits)
+        else:
+            kernel(total.data_ptr(), shared.data_ptr(), logits.data_ptr(), *total.shape, *self._team)
 
 
 def _one_below_another(weights: Sequence[Tensor | QuantTensor]) -> Tensor | QuantTensor:

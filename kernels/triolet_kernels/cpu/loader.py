@@ -84,6 +84,7 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "route": [*[_POINTER] * 5, _ROWS, *[_INT] * 3],
     "expert_linear": [*[_POINTER] * 6, *[_INT] * 6],
     "sum_experts": [*[_POINTER] * 4, _ROWS, _INT, _INT],
+    "add_shared_expert": [*[_POINTER] * 3, _ROWS, _INT],
     "paged_attention": _ATTENTION,
     "paged_attention_of_codes": _ATTENTION,
     "plain_attention": _ATTENTION,

@@ -75,6 +75,19 @@ void sum_row(const T* x, const int32_t* pairs, const float* weights, T* output, 
     }
 }
 
+// total += sigmoid(logit) * shared
+template <class T>
+void add_shared(T* total, const T* shared, float logit, int64_t size) {
+    float gate = 1 / (1 + exponential(-logit));
+    int64_t i = 0;
+    for (; i + kLanes <= size; i += kLanes) store(total + i, fma(load(shared + i), splat(gate), load(total + i)));
+    for (; i < size; ++i) {
+        float lanes[kLanes];
+        store(lanes, fma(splat(to_float(shared[i])), splat(gate), splat(to_float(total[i]))));
+        put(total + i, lanes[0]);
+    }
+}
+
 }  // namespace
 
 // logits (num_tokens, num_experts) → tokens (num_tokens × num_chosen,), starts (num_experts + 1,), pairs and weights
@@ -106,3 +119,17 @@ TRIOLET_EXPORT(route_float32)
 
 TRIOLET_SUM_EXPERTS(sum_experts_float32, float)
 TRIOLET_SUM_EXPERTS(sum_experts_bfloat16, bf16)
+
+// total and shared (num_tokens, size), logits (num_tokens,): total += sigmoid(logits) * shared
+#define TRIOLET_ADD_SHARED_EXPERT(name, T)                                                                         \
+    TRIOLET_EXPORT(name)                                                                                           \
+    (T* total, const T* shared, const float* logits, int64_t num_tokens, int64_t size, RunTeam run_team,           \
+     int64_t num_threads) {                                                                                        \
+        for_each_row(run_team, num_threads, num_tokens, size, [=](int64_t token) {                                 \
+            add_shared(total + token * size, shared + token * size, logits[token], size);                          \
+        });                                                                                                        \
+        return true;                                                                                               \
+    }
+
+TRIOLET_ADD_SHARED_EXPERT(add_shared_expert_float32, float)
+TRIOLET_ADD_SHARED_EXPERT(add_shared_expert_bfloat16, bf16)

@@ -98,6 +98,9 @@ class GpuOps(ReferenceOps):
     def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
         return self._routing.sum_experts(x, routing)
 
+    def add_shared_expert(self, total: Tensor, shared: Tensor, x: Tensor, gate: PackedLinear) -> None:  # type: ignore[override]
+        self._routing.add_shared_expert(total, shared, self._linear.linear(x.float(), gate))
+
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:  # type: ignore[override]
         return self._embedding.pack_embedding(weight, dtype)
 

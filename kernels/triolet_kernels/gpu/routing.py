@@ -1,4 +1,4 @@
-"""Choosing the experts of tokens on a GPU, and the sum of what these make of them.
+"""Choosing the experts of tokens on a GPU, the sum of what these make of them, and the shared expert's part.
 
 The host never learns what is chosen: grids depend on shapes alone. Nothing is counted atomically, so that
 pairs of a token and an expert are always in the same order. Must not know what an expert computes.
@@ -25,6 +25,7 @@ class RoutingKernels:
         self._choose = device.configurations.only("choose_experts")
         self._sort = device.configurations.only("sort_pairs")
         self._sum = device.configurations.only("sum_experts")
+        self._add_shared = device.configurations.only("add_shared_expert")
 
     def route(self, logits: Tensor, num_chosen: int, *, is_normalized: bool) -> Routing:
         """By ``logits (T, experts)`` float32; see :meth:`~triolet_kernels.expert_ops.ExpertOps.route`."""
@@ -63,6 +64,12 @@ class RoutingKernels:
         arguments = (x, routing.pairs, routing.weights, output, size)
         self._launch(_sum_experts, grid, self._sum, *arguments, NUM_CHOSEN=num_chosen)
         return output
+
+    def add_shared_expert(self, total: Tensor, shared: Tensor, logits: Tensor) -> None:
+        """``total += sigmoid(logits) * shared`` in place; ``logits (T, 1)`` float32."""
+        num_tokens, size = total.shape
+        grid = (num_tokens, triton.cdiv(size, self._add_shared.constants["BLOCK"]))
+        self._launch(_add_shared_expert, grid, self._add_shared, total, shared, logits, size)
 
 
 @triton.jit
@@ -130,3 +137,16 @@ def _sum_experts(x, pairs, weights, output, size, NUM_CHOSEN: tl.constexpr, BLOC
         weight = tl.load(weights + token * NUM_CHOSEN + choice)
         total += weight * tl.load(x + pair * size + columns, mask=is_column, other=0.0).to(tl.float32)
     tl.store(output + token * size + columns, total.to(output.dtype.element_ty), mask=is_column)
+
+
+@triton.jit
+def _add_shared_expert(total, shared, logits, size, BLOCK: tl.constexpr):
+    """A part of one token's row."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column = columns < size
+    places = token * size + columns
+    gate = tl.sigmoid(tl.load(logits + token))
+    added = gate * tl.load(shared + places, mask=is_column, other=0.0).to(tl.float32)
+    before = tl.load(total + places, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(total + places, (before + added).to(total.dtype.element_ty), mask=is_column)

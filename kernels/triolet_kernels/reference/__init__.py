@@ -73,6 +73,9 @@ class ReferenceOps:
     def sum_experts(self, x: Tensor, routing: Routing) -> Tensor:
         return experts.sum_experts(x, routing)
 
+    def add_shared_expert(self, total: Tensor, shared: Tensor, x: Tensor, gate: Tensor) -> None:
+        experts.add_shared_expert(total, shared, x.float() @ gate.T)
+
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> PackedEmbedding:
         return linear.pack_embedding(weight, dtype)
 

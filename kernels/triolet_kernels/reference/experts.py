@@ -15,7 +15,9 @@ from triolet_kernels.expert_ops import Routing
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference.linear import as_float32
 
-__all__ = ["PackedExperts", "choose", "expert_linear", "pack_experts", "route", "sum_experts"]
+__all__ = [
+    "PackedExperts", "add_shared_expert", "choose", "expert_linear", "pack_experts", "route", "sum_experts",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,3 +65,8 @@ def expert_linear(x: Tensor, packed: PackedExperts, expert_starts: Tensor) -> Te
 def sum_experts(x: Tensor, routing: Routing) -> Tensor:
     rows = x[routing.pairs.long()].float()
     return (rows * routing.weights[..., None]).sum(dim=1).to(x.dtype)
+
+
+def add_shared_expert(total: Tensor, shared: Tensor, logits: Tensor) -> None:
+    """``total += sigmoid(logits) * shared`` in place; ``logits (T, 1)`` float32."""
+    total.copy_(total.float() + logits.sigmoid() * shared.float())

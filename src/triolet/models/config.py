@@ -12,7 +12,7 @@ from typing import Literal
 
 __all__ = ["ARCHITECTURES", "Activation", "ExpertsConfig", "ModelConfig", "RopeConfig", "ScalingKind"]
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "mixtral", "qwen3_moe", "olmoe")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 
 Activation = Literal["silu", "gelu_tanh"]
 ScalingKind = Literal["linear", "llama3"]
@@ -48,11 +48,14 @@ class ExpertsConfig:
     """A mixture of ``count`` feed-forward networks in each layer, of which a token goes to ``num_chosen``.
 
     ``is_normalized``: what the chosen ones count adds up to 1, instead of to their share of all.
+    ``shared_size``: inner width of one more network, which all tokens go through and which counts what a gate
+    of its own says; 0 where there is none.
     """
 
     count: int
     num_chosen: int
     is_normalized: bool
+    shared_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,18 +22,19 @@ _ARCHITECTURES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "gemma3": "gemma3",
+    "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
     "olmoe": "olmoe",
 }
 """Ours by the file's; Mixtral is a Llama with experts here."""
 
-_WITH_EXPERTS = ("llama", "qwen3moe", "olmoe")
+_WITH_EXPERTS = ("llama", "qwen2moe", "qwen3moe", "olmoe")
 """Those that may have them; a Llama may do without."""
 
 _UNSUPPORTED = (
     "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale",
     "embedding_scale", "attention.clamp_kqv", "attention.max_alibi_bias", "attention.value_length_mla",
-    "expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count",
+    "expert_shared_count", "leading_dense_block_count",
 )  # fmt: skip
 
 _GEMMA_27B_LAYERS = 62
@@ -87,7 +88,7 @@ def from_gguf(
         local_rope=_local_rope(fields, head_dim) if is_gemma else None,
         windows=_windows(fields, num_layers, is_gemma=is_gemma),
         attention_scale=_attention_scale(fields, is_gemma, num_layers, hidden_size // num_heads, head_dim),
-        has_attention_bias=architecture == "qwen2",
+        has_attention_bias=architecture in ("qwen2", "qwen2moe"),
         has_qk_norm=architecture in ("qwen3", "qwen3moe", "gemma3"),
         is_embedding_tied="output.weight" not in tensor_shapes,
         embedding_multiplier=hidden_size**0.5 if is_gemma else 1.0,
@@ -98,12 +99,15 @@ def from_gguf(
 
 
 def _experts(fields: Fields, architecture: str) -> ExpertsConfig | None:
-    """The experts of a file. What they count adds up to 1 but for OLMoE's, as llama.cpp has it."""
+    """The experts of a file. What they count adds up to 1, but for OLMoE and Qwen2, as llama.cpp has it."""
+    has_shared = architecture == "qwen2moe"
+    if not has_shared:
+        fields.refuse_unless("expert_shared_feed_forward_length", 0)
     if architecture not in _WITH_EXPERTS[1:] and not fields.get("expert_count", 0):
         return None
     if architecture not in _WITH_EXPERTS:
         fields.refuse_unless("expert_count", 0)
-    is_normalized = architecture != "olmoe"
+    is_normalized = architecture not in ("olmoe", "qwen2moe")
     for name, *allowed in (
         ("expert_weights_norm", is_normalized), ("expert_weights_scale", 0.0, 1.0),
         ("expert_gating_func", 0, 1), ("expert_group_count", 0, 1),
@@ -111,7 +115,10 @@ def _experts(fields: Fields, architecture: str) -> ExpertsConfig | None:
         fields.refuse_unless(str(name), *allowed)
     count = fields.integer("expert_count", high=MAX_EXPERTS)
     num_chosen = fields.integer("expert_used_count", high=count)
-    return ExpertsConfig(count=count, num_chosen=num_chosen, is_normalized=is_normalized)
+    shared_size = fields.integer("expert_shared_feed_forward_length") if has_shared else 0
+    return ExpertsConfig(
+        count=count, num_chosen=num_chosen, is_normalized=is_normalized, shared_size=shared_size
+    )
 
 
 def _intermediate_size(fields: Fields, experts: ExpertsConfig | None) -> int:

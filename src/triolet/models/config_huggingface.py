@@ -7,7 +7,7 @@ result and are not supported are refused by name, never skipped. This module rea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triolet.errors import ModelFileError, UnknownArchitectureError
@@ -26,6 +26,7 @@ _ARCHITECTURE_OF_CLASS = {
     "Qwen3ForCausalLM": "qwen3",
     "Gemma3ForCausalLM": "gemma3",
     "MixtralForCausalLM": "mixtral",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
     "Qwen3MoeForCausalLM": "qwen3_moe",
     "OlmoeForCausalLM": "olmoe",
 }
@@ -36,6 +37,7 @@ _ARCHITECTURE_OF_TYPE = {
     "qwen3": "qwen3",
     "gemma3_text": "gemma3",
     "mixtral": "mixtral",
+    "qwen2_moe": "qwen2_moe",
     "qwen3_moe": "qwen3_moe",
     "olmoe": "olmoe",
 }
@@ -136,6 +138,8 @@ def _refuse_unsupported(fields: Fields, family: _Family) -> None:
             fields.refuse_unless(name, False)
     for name in ("partial_rotary_factor", "rope_partial_factor"):
         fields.refuse_unless(name, 1, 1.0)
+    if family.has_attention_bias:
+        fields.refuse_unless("qkv_bias", True)
     names = {"silu": ("silu", "swish"), "gelu_tanh": ("gelu_pytorch_tanh", "gelu_new")}[family.activation]
     fields.refuse_unless(family.activation_field, *names)
 
@@ -153,8 +157,9 @@ def _head_dim(fields: Fields, family: _Family, hidden_size: int, num_heads: int)
 
 
 def _intermediate_size(fields: Fields, architecture: str) -> int:
-    if architecture == "qwen3_moe":
-        return fields.integer("moe_intermediate_size", 768)
+    defaults = {"qwen2_moe": 1408, "qwen3_moe": 768}
+    if architecture in defaults:
+        return fields.integer("moe_intermediate_size", defaults[architecture])
     return fields.integer("intermediate_size")
 
 
@@ -162,13 +167,26 @@ def _mixtral_experts(fields: Fields) -> ExpertsConfig:
     return _experts(fields, "num_local_experts", 8, 2, is_normalized=True)
 
 
+def _qwen2_experts(fields: Fields) -> ExpertsConfig:
+    """Those of Qwen2, beside which there is a shared one."""
+    _refuse_dense_layers(fields)
+    is_normalized = fields.flag("norm_topk_prob", False)
+    chosen = _experts(fields, "num_experts", 60, 4, is_normalized=is_normalized)
+    return replace(chosen, shared_size=fields.integer("shared_expert_intermediate_size", 5632))
+
+
 def _qwen_experts(fields: Fields) -> ExpertsConfig:
-    """Those of Qwen3, which may be normalised; layers without experts are refused."""
-    fields.refuse_unless("decoder_sparse_step", 1)
-    fields.refuse_unless("mlp_only_layers", [])
+    """Those of Qwen3, which may be normalised."""
+    _refuse_dense_layers(fields)
     is_normalized = fields.flag("norm_topk_prob", False)
     name = "num_experts" if fields.get("num_local_experts", None) is None else "num_local_experts"
     return _experts(fields, name, 128, 8, is_normalized=is_normalized)
+
+
+def _refuse_dense_layers(fields: Fields) -> None:
+    """All layers have experts."""
+    fields.refuse_unless("decoder_sparse_step", 1)
+    fields.refuse_unless("mlp_only_layers", [])
 
 
 def _olmoe_experts(fields: Fields) -> ExpertsConfig:
@@ -266,6 +284,15 @@ def _qwen_moe_windows(fields: Fields, num_layers: int) -> Windows:
     return (fields.integer("sliding_window", 4096, high=1 << 30),) * num_layers
 
 
+def _qwen2_moe_windows(fields: Fields, num_layers: int) -> Windows:
+    """Every other layer has one, up to ``max_window_layers``."""
+    if not fields.flag("use_sliding_window", False):
+        return (None,) * num_layers
+    window = fields.integer("sliding_window", 4096, high=1 << 30)
+    end = fields.integer("max_window_layers", 28, low=0)
+    return _layer_types(fields, window, [layer % 2 == 0 and layer < end for layer in range(num_layers)])
+
+
 def _gemma_windows(fields: Fields, num_layers: int) -> Windows:
     window = fields.integer("sliding_window", 4096, high=1 << 30)
     default = fields.integer("_sliding_window_pattern", 6)
@@ -301,6 +328,10 @@ _FAMILIES = {
     "mixtral": _Family(
         "silu", "hidden_act", _mixtral_windows, default_num_kv_heads=8, default_eps=1e-5, default_theta=1e6,
         experts=_mixtral_experts,
+    ),
+    "qwen2_moe": _Family(
+        "silu", "hidden_act", _qwen2_moe_windows, default_num_kv_heads=16, has_attention_bias=True,
+        experts=_qwen2_experts,
     ),
     "qwen3_moe": _Family(
         "silu", "hidden_act", _qwen_moe_windows, default_num_kv_heads=4, has_qk_norm=True,

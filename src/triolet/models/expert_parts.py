@@ -1,7 +1,8 @@
 """Tensors of experts as they are stored → the weights of each expert, by the names that Qwen3's files have.
 
 Files have a tensor for each expert, under Mixtral's or Qwen's names, or one tensor for all the experts of a
-layer, with gates and ups apart or stacked. This module knows shapes and names alone, no file format.
+layer, with gates and ups apart or stacked; the gate of a shared expert may be a vector. This module knows
+shapes and names alone, no file format.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _STACKED = re.compile(
     r"(.+\.mlp\.experts)\.(gate_up_proj|gate_proj|up_proj|down_proj)(?:\.weight)?", re.ASCII
 )
 _MIXTRAL = re.compile(r"(.+)\.block_sparse_moe\.(?:experts\.(\d+)\.(w[123])|gate)\.weight", re.ASCII)
+_SHARED_GATE = ".mlp.shared_expert_gate.weight"
 _MIXTRAL_PROJECTIONS = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
@@ -27,7 +29,7 @@ class Part:
     """A weight of ``shape``: what is at ``index`` of a stored tensor, all of it where that is empty."""
 
     shape: tuple[int, ...]
-    index: tuple[int | slice, ...] = ()
+    index: tuple[int | slice | None, ...] = ()
 
     def of(self, stored: Tensor) -> Tensor:
         """A view of the part."""
@@ -39,6 +41,8 @@ def parts_of(name: str, shape: tuple[int, ...], num_experts: int) -> dict[str, P
 
     So it is as well where the shape is not one of ``num_experts`` experts.
     """
+    if name.endswith(_SHARED_GATE) and len(shape) == 1:
+        return {name: Part((1, *shape), (None,))}
     match = _STACKED.fullmatch(name)
     if match is None or len(shape) != 3 or shape[0] != num_experts or shape[1] % 2:
         return {_renamed(name): Part(shape)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from triolet.models.config import ModelConfig
     from triolet.models.weights import Weights
 
-__all__ = ["ExpertFeedForward"]
+__all__ = ["ExpertFeedForward", "SharedExpert"]
 
 
 class ExpertFeedForward:
@@ -34,14 +34,18 @@ class ExpertFeedForward:
         self._num_chosen = experts.num_chosen
         self._is_normalized = experts.is_normalized
         self._sum_shards = weights.sum_shards
+        self._shared = SharedExpert(config, f"{name}.shared_expert", weights) if experts.shared_size else None
 
     def __call__(self, x: Tensor) -> Tensor:
         ops = self._ops
         routing = ops.route(x, self._router, self._num_chosen, is_normalized=self._is_normalized)
-        x = ops.take_rows(x, routing.tokens)
-        x = self._activation(ops.expert_linear(x, self._gate_up, routing.expert_starts))
-        x = ops.expert_linear(x, self._down, routing.expert_starts)
-        return self._sum_shards(ops.sum_experts(x, routing))
+        rows = ops.take_rows(x, routing.tokens)
+        rows = self._activation(ops.expert_linear(rows, self._gate_up, routing.expert_starts))
+        rows = ops.expert_linear(rows, self._down, routing.expert_starts)
+        total = ops.sum_experts(rows, routing)
+        if self._shared is not None:
+            self._shared.add_to(total, x)
+        return self._sum_shards(total)
 
     @staticmethod
     def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -54,4 +58,25 @@ class ExpertFeedForward:
             shapes[f"{name}.gate_proj.weight"] = (width, hidden)
             shapes[f"{name}.up_proj.weight"] = (width, hidden)
             shapes[f"{name}.down_proj.weight"] = (hidden, width)
+        if size := config.experts.shared_size:
+            shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
+            shapes["mlp.shared_expert.gate_proj.weight"] = (size, hidden)
+            shapes["mlp.shared_expert.up_proj.weight"] = (size, hidden)
+            shapes["mlp.shared_expert.down_proj.weight"] = (hidden, size)
         return shapes
+
+
+class SharedExpert:
+    """A feed-forward network that all tokens go through, and a gate that says how much it counts (Qwen2)."""
+
+    def __init__(self, config: ModelConfig, name: str, weights: Weights) -> None:
+        self._ops = ops = weights.ops
+        self._gate = weights.router(f"{name}_gate")
+        self._gate_up = weights.linear(f"{name}.gate_proj", f"{name}.up_proj")
+        self._activation = ops.silu_mul if config.activation == "silu" else ops.gelu_mul
+        self._down = weights.partial_linear(f"{name}.down_proj")
+
+    def add_to(self, total: Tensor, x: Tensor) -> None:
+        """Add to ``total (T, hidden)`` in place what it makes of ``x (T, hidden)``; in part, with shards."""
+        shared = self._down(self._activation(self._gate_up(x)))
+        self._ops.add_shared_expert(total, shared, x, self._gate)

@@ -31,6 +31,10 @@ _LAYER = {
     "ffn_up_exps": "mlp.experts.up_proj",
     "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 _GEMMA_LAYER = _LAYER | {
     "post_attention_norm": "post_attention_layernorm",

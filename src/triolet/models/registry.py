@@ -19,6 +19,7 @@ MODEL_TYPES: Mapping[str, type[Decoder]] = MappingProxyType(
         "qwen3": Decoder,
         "gemma3": GemmaDecoder,
         "mixtral": Decoder,
+        "qwen2_moe": Decoder,
         "qwen3_moe": Decoder,
         "olmoe": Decoder,
     }

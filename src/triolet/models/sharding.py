@@ -32,8 +32,9 @@ class Shard:
     """Shard ``index`` of ``count``.
 
     ``config``: that of a model that is this part alone, but for its vocabulary, which is whole. ``parts``:
-    by the last word of a projection's name, which of its rows (the columns, of those that lead back to the
-    hidden size) are here. ``sum``: adds up what all shards give it, each their own ``(T, hidden)``.
+    by the last word of a projection's name, or the last two, which of its rows (the columns, of those that
+    lead back to the hidden size) are here. ``sum``: adds up what all shards give it, each their own
+    ``(T, hidden)``.
     """
 
     index: int
@@ -53,6 +54,10 @@ class Shard:
         keys = slice(first_kv_head * dim, (first_kv_head + num_kv_heads) * dim)
         width = _cut_blocks(config.intermediate_size, count)[index]
         vocabulary = cut(config.vocab_size, count)[index]
+        experts, shared = config.experts, slice(0)
+        if experts is not None and experts.shared_size:
+            shared = _cut_blocks(experts.shared_size, count)[index]
+            experts = replace(experts, shared_size=shared.stop - shared.start)
         return cls(
             index=index,
             count=count,
@@ -61,6 +66,7 @@ class Shard:
                 num_heads=num_heads,
                 num_kv_heads=num_kv_heads,
                 intermediate_size=width.stop - width.start,
+                experts=experts,
             ),
             parts={
                 "q_proj": queries,
@@ -70,6 +76,9 @@ class Shard:
                 "gate_proj": width,
                 "up_proj": width,
                 "down_proj": width,
+                "shared_expert.gate_proj": shared,
+                "shared_expert.up_proj": shared,
+                "shared_expert.down_proj": shared,
                 "embed_tokens": vocabulary,
                 "lm_head": vocabulary,
             },
@@ -78,7 +87,8 @@ class Shard:
 
     def part_of(self, name: str) -> slice:
         """What of the projection ``name`` is here."""
-        return self.parts[name.rpartition(".")[2]]
+        words = name.split(".")
+        return self.parts.get(".".join(words[-2:])) or self.parts[words[-1]]
 
 
 def cut(size: int, count: int, multiple: int = 1) -> list[slice]:

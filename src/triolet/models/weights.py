@@ -119,10 +119,13 @@ class Weights:
 
     def output_linear(self, name: str) -> Linear | SummedLinear:
         """The projection, without a bias, of what several shards have a part of each; theirs are summed."""
-        if self._shard is None:
-            return self.linear(name)
+        linear = self.partial_linear(name)
+        return linear if self._shard is None else SummedLinear(linear, self._shard.sum)
+
+    def partial_linear(self, name: str) -> Linear:
+        """As :meth:`output_linear`, but what comes out is to be given to :attr:`sum_shards` in the end."""
         weight = self._tensor(f"{name}.weight", self._columns_of(name))
-        return SummedLinear(self._linear([name], weight, None), self._shard.sum)
+        return self._linear([name], weight, None)
 
     def _linear(self, names: Sequence[str], weight: Tensor | QuantTensor, bias: Tensor | None) -> Linear:
         with _finite(names):

@@ -96,6 +96,25 @@ def test_what_experts_make_of_a_token_is_added_up(ops: CpuOps, dtype: torch.dtyp
     assert_close(ops.sum_experts(x, routing), ReferenceOps().sum_experts(x, routing))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 70, 1500])
+def test_a_shared_expert_counts_what_its_gate_says(ops: CpuOps, dtype: torch.dtype, size: int) -> None:
+    total, shared, x = (torch.randn(9, columns).to(dtype) for columns in (size, size, 64))
+    x[:2] *= 1000
+    gate, reference = torch.randn(1, 64), ReferenceOps()
+    expected = total.clone()
+    reference.add_shared_expert(expected, shared, x, reference.pack_router(gate))
+    ops.add_shared_expert(total, shared, x, ops.pack_router(gate))
+    assert_close(total, expected)
+
+
+def test_a_gate_that_is_not_a_number_shows(ops: CpuOps) -> None:
+    total, x = torch.zeros(3, 40), torch.ones(3, 64)
+    x[1] = float("nan")
+    ops.add_shared_expert(total, torch.ones(3, 40), x, ops.pack_router(torch.ones(1, 64)))
+    assert total.isnan().all(dim=1).tolist() == [False, True, False]
+
+
 class Mixture:
     """The feed-forward networks of a layer."""
 
@@ -104,15 +123,18 @@ class Mixture:
         self.norm = torch.rand(WIDTH)
         self.dtype = dtype
         self.router = ops.pack_router(torch.randn(6, WIDTH))
+        self.gate = ops.pack_router(torch.randn(1, WIDTH))
         self.gate_up = ops.pack_experts(make_weights(kind, 6, 2 * WIDTH), dtype)
         self.down = ops.pack_experts(make_weights(kind, 6, WIDTH), dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         ops = self.ops
         routing: Routing = ops.route(x, self.router, 2, is_normalized=True)
-        x = ops.take_rows(x, routing.tokens)
-        x = ops.silu_mul(ops.expert_linear(x, self.gate_up, routing.expert_starts))
-        return ops.sum_experts(ops.expert_linear(x, self.down, routing.expert_starts), routing)
+        rows = ops.take_rows(x, routing.tokens)
+        rows = ops.silu_mul(ops.expert_linear(rows, self.gate_up, routing.expert_starts))
+        total = ops.sum_experts(ops.expert_linear(rows, self.down, routing.expert_starts), routing)
+        ops.add_shared_expert(total, x, x, self.gate)
+        return total
 
     def step(
         self, residual: Tensor, batches: Sequence[AttentionBatch], kv_cache: KVCache, rows: Tensor
@@ -158,7 +180,11 @@ def test_without_compiled_kernels_it_is_the_reference() -> None:
     rows = torch.randn(10, WIDTH)
     expected = reference.expert_linear(rows, reference.pack_experts(weights, x.dtype), starts)
     assert torch.equal(ops.expert_linear(rows, ops.pack_experts(weights, x.dtype), starts), expected)
-    assert torch.equal(ops.sum_experts(rows, routing), reference.sum_experts(rows, routing))
+    total, expected = ops.sum_experts(rows, routing), reference.sum_experts(rows, routing)
+    assert torch.equal(total, expected)
+    ops.add_shared_expert(total, x, x, ops.pack_router(router[:1]))
+    reference.add_shared_expert(expected, x, x, router[:1])
+    assert torch.equal(total, expected)
 
 
 def test_no_memory_is_an_error(ops: CpuOps) -> None:

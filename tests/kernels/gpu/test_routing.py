@@ -63,3 +63,22 @@ def test_what_experts_make_of_a_token_is_added_up(dtype: torch.dtype, size: int)
     x = torch.randn(27, size).to(dtype)
     expected = ReferenceOps().sum_experts(x, routing)
     assert_close(interpreted_ops().sum_experts(x, routing), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1, 70, 1500])
+def test_a_shared_expert_counts_what_its_gate_says(dtype: torch.dtype, size: int) -> None:
+    total, shared, x = (torch.randn(9, columns).to(dtype) for columns in (size, size, 64))
+    x[:2] *= 1000
+    ops, gate, reference = interpreted_ops(), torch.randn(1, 64), ReferenceOps()
+    expected = total.clone()
+    reference.add_shared_expert(expected, shared, x, reference.pack_router(gate))
+    ops.add_shared_expert(total, shared, x, ops.pack_router(gate))
+    assert_close(total, expected)
+
+
+def test_a_gate_that_is_not_a_number_shows() -> None:
+    ops, total, x = interpreted_ops(), torch.zeros(3, 40), torch.ones(3, 64)
+    x[1] = float("nan")
+    ops.add_shared_expert(total, torch.ones(3, 40), x, ops.pack_router(torch.ones(1, 64)))
+    assert total.isnan().all(dim=1).tolist() == [False, True, False]

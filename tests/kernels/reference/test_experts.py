@@ -83,3 +83,13 @@ def test_what_experts_make_of_a_token_is_added_up(dtype: torch.dtype) -> None:
         ]
     )
     assert_close(ReferenceOps().sum_experts(x, routing), expected.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_shared_expert_counts_what_its_gate_says(dtype: torch.dtype) -> None:
+    ops = ReferenceOps()
+    total, shared, x, gate = (torch.randn(shape).to(dtype) for shape in ((5, 10), (5, 10), (5, 64), (1, 64)))
+    gates = 1 / (1 + (-(x.double() @ gate.double().T)).exp())
+    expected = (total.double() + gates * shared.double()).to(dtype)
+    ops.add_shared_expert(total, shared, x, ops.pack_router(gate))
+    assert_close(total, expected)

@@ -93,6 +93,10 @@ def test_a_window_of_another_architecture_is_for_all_layers() -> None:
         ({"expert_count": 8, "expert_gating_func": 2}, "llama.expert_gating_func is 2, which"),
         ({"expert_count": 8, "expert_weights_norm": False}, "expert_weights_norm is False"),
         ({"expert_shared_count": 1}, "llama.expert_shared_count is 1"),
+        (
+            {"expert_count": 8, "expert_shared_feed_forward_length": 8},
+            "shared_feed_forward_length is 8, which",
+        ),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
         ({"attention__sliding_window": 32, "attention__sliding_window_pattern": [True]}, "7 booleans"),
     ],
@@ -110,6 +114,10 @@ def test_experts() -> None:
     qwen = read("qwen3moe", expert_count=64, expert_used_count=4, expert_feed_forward_length=24)
     assert qwen.experts == ExpertsConfig(count=64, num_chosen=4, is_normalized=True)
     assert (qwen.architecture, qwen.intermediate_size, qwen.has_qk_norm) == ("qwen3_moe", 24, True)
+    widths: dict[str, Any] = {"expert_feed_forward_length": 24, "expert_shared_feed_forward_length": 80}
+    qwen = read("qwen2moe", expert_count=60, expert_used_count=4, **widths)
+    assert qwen.experts == ExpertsConfig(count=60, num_chosen=4, is_normalized=False, shared_size=80)
+    assert (qwen.architecture, qwen.intermediate_size, qwen.has_attention_bias) == ("qwen2_moe", 24, True)
     olmoe = read("olmoe", expert_count=64, expert_used_count=8)
     assert olmoe.experts == ExpertsConfig(count=64, num_chosen=8, is_normalized=False)
     assert (olmoe.has_wide_qk_norm, olmoe.has_qk_norm) == (True, False)

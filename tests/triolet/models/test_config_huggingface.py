@@ -34,7 +34,7 @@ def test_sizes_are_those_that_transformers_wrote(model_type: str) -> None:
     config = from_huggingface(written(model_type, head_dim=32))
     assert config.architecture == model_type.removesuffix("_text")
     sizes = (config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers)
-    assert sizes == (1000, 64, 768 if model_type == "qwen3_moe" else 96, 7)
+    assert sizes == (1000, 64, {"qwen2_moe": 1408, "qwen3_moe": 768}.get(model_type, 96), 7)
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 32)
     assert (config.max_position_embeddings, config.rms_norm_eps) == (512, 1e-5)
     assert config.rope.dim == 32
@@ -51,7 +51,10 @@ def test_absent_fields_take_the_value_of_transformers(model_type: str) -> None:
 
 def test_features_of_each_architecture() -> None:
     configs = {name: from_huggingface(written(name)) for name in MODEL_TYPES}
-    assert [name for name, config in configs.items() if config.has_attention_bias] == ["qwen2"]
+    assert [name for name, config in configs.items() if config.has_attention_bias] == [
+        "qwen2",
+        "qwen2_moe",
+    ]
     assert [name for name, config in configs.items() if config.has_qk_norm] == [
         "qwen3",
         "gemma3_text",
@@ -72,6 +75,11 @@ def test_experts() -> None:
         qwen = from_huggingface(written("qwen3_moe", norm_topk_prob=is_normalized, **sizes))
         assert qwen.experts == ExpertsConfig(count=16, num_chosen=4, is_normalized=is_normalized)
         assert qwen.intermediate_size == 24
+    qwen = from_huggingface(written("qwen2_moe", shared_expert_intermediate_size=80, **sizes))
+    expected = ExpertsConfig(count=16, num_chosen=4, is_normalized=False, shared_size=80)
+    assert (qwen.experts, qwen.intermediate_size) == (expected, 24)
+    with pytest.raises(ModelFileError, match="qkv_bias is False, which is not supported"):
+        from_huggingface(written("qwen2_moe", qkv_bias=False))
     olmoe = from_huggingface(written("olmoe", num_experts=4, num_experts_per_tok=2))
     assert olmoe.experts == ExpertsConfig(count=4, num_chosen=2, is_normalized=False)
     assert (olmoe.has_wide_qk_norm, olmoe.has_qk_norm) == (True, False)
@@ -110,6 +118,11 @@ def test_windows() -> None:
     assert windows(written("qwen2", sliding_window=64)) == (None,) * 7
     assert windows(written("mixtral")) == (None,) * 7
     assert windows(written("mixtral", sliding_window=64)) == (64,) * 7
+    assert windows(written("qwen2_moe", sliding_window=64)) == (None,) * 7
+    moe = written("qwen2_moe", use_sliding_window=True, sliding_window=64, max_window_layers=5)
+    every_other = (64, None) * 2 + (64, None, None)
+    assert windows(moe) == every_other
+    assert windows({name: value for name, value in moe.items() if name != "layer_types"}) == every_other
     moe = written("qwen3_moe", use_sliding_window=True, sliding_window=64)
     assert windows(moe) == (64,) * 7
     qwen = written("qwen3", use_sliding_window=True, sliding_window=64, max_window_layers=5)

@@ -53,3 +53,11 @@ def test_other_names(name: str, expected: str) -> None:
 def test_other_shapes_are_left_as_they_are(shape: tuple[int, ...]) -> None:
     name = f"{LAYER}.mlp.experts.gate_up_proj"
     assert parts_of(name, shape, 3) == {name: Part(shape)}
+
+
+def test_the_gate_of_a_shared_expert_may_be_a_vector() -> None:
+    name, gate = f"{LAYER}.mlp.shared_expert_gate.weight", torch.randn(5)
+    part = parts_of(name, (5,), 3)[name]
+    assert part.shape == (1, 5)
+    assert torch.equal(part.of(gate), gate[None])
+    assert parts_of(name, (1, 5), 3) == {name: Part((1, 5))}

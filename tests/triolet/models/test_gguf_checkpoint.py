@@ -181,10 +181,10 @@ def test_output_projection_tells_whether_the_embedding_is_tied(tmp_path: Path, l
 def test_a_tensor_without_a_known_name_keeps_its_own(tmp_path: Path) -> None:
     tensors: dict[str, TensorData] = {
         **llama_tensors(),
-        "blk.0.ffn_gate_shexp.weight": np.zeros((2, 4, 32), np.float32),
+        "blk.0.ffn_gate_chexps.weight": np.zeros((2, 4, 32), np.float32),
     }
     with GGUFCheckpoint(write_gguf(tmp_path / "u.gguf", tensors=tensors)) as checkpoint:
-        assert "blk.0.ffn_gate_shexp.weight" in checkpoint.tensor_shapes
+        assert "blk.0.ffn_gate_chexps.weight" in checkpoint.tensor_shapes
 
 
 def test_errors_name_the_tensor(tmp_path: Path) -> None:

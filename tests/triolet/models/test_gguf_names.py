@@ -13,6 +13,7 @@ LAYER = {
 }  # fmt: skip
 DENSE = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
 EXPERTS = {"mlp.gate", "mlp.experts.gate_proj", "mlp.experts.up_proj", "mlp.experts.down_proj"}
+SHARED = {f"mlp.shared_expert{part}" for part in ("_gate", ".gate_proj", ".up_proj", ".down_proj")}
 QK_NORMS = {"self_attn.q_norm", "self_attn.k_norm"}
 SANDWICH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 
@@ -24,6 +25,7 @@ SANDWICH_NORMS = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
         ("qwen2", gguf.MODEL_ARCH.QWEN2, LAYER),
         ("qwen3", gguf.MODEL_ARCH.QWEN3, LAYER | QK_NORMS),
         ("llama", gguf.MODEL_ARCH.LLAMA, LAYER | EXPERTS),
+        ("qwen2_moe", gguf.MODEL_ARCH.QWEN2MOE, (LAYER - DENSE) | EXPERTS | SHARED),
         ("qwen3_moe", gguf.MODEL_ARCH.QWEN3MOE, (LAYER - DENSE) | QK_NORMS | EXPERTS),
         ("olmoe", gguf.MODEL_ARCH.OLMOE, (LAYER - DENSE) | QK_NORMS | EXPERTS),
         ("gemma3", gguf.MODEL_ARCH.GEMMA3, LAYER | QK_NORMS | SANDWICH_NORMS),
@@ -50,7 +52,7 @@ def test_old_files_have_a_tensor_for_each_expert(projection: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "", "rope_freqs.weight", "blk.0.ffn_gate_shexp.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
+        "", "rope_freqs.weight", "blk.0.ffn_gate_chexps.weight", "blk.01.attn_q.weight", "blk.0.attn_q.scale",
         "blk.123456.attn_q.weight", "output.weight\n", "blk.1٣.attn_q.weight", "blk.0.token_embd.weight",
     ],
 )  # fmt: skip

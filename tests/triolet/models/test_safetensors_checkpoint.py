@@ -50,6 +50,7 @@ def test_tensors_are_those_written(tmp_path: Path, model_type: str, shard_size: 
 MIXTURES: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 3},
     "olmoe": {"num_experts": 3, "num_experts_per_tok": 2},
+    "qwen2_moe": {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "qwen3_moe": {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
 }
 

@@ -36,6 +36,8 @@ CASES = (
     ("gemma3", 2, True),  # windows, norms after; three blocks to cut between
     ("gemma3", 4, False),
     ("mixtral", 2, False),  # of each expert a part
+    ("qwen2-moe", 2, False),  # of the shared one, too
+    ("qwen2-moe", 2, True),
     ("qwen3-moe", 2, True),
 )
 
