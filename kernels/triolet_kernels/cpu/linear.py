@@ -34,7 +34,7 @@ logger = logging.getLogger("triolet.kernels")
 Panels: TypeAlias = PackedTiles | PackedWeight | PackedDense
 """A weight as one of the kernels takes it."""
 
-_PACKERS: tuple[tuple[type[Panels], Callable[[QuantTensor], Panels]], ...] = (
+_PACKERS: tuple[tuple[type[Panels], Callable[[QuantTensor, WeightMemory], Panels]], ...] = (
     (PackedTiles, pack_tiles),
     (PackedWeight, pack),
 )
@@ -80,8 +80,7 @@ class LinearKernels:
         if isinstance(packed, Tensor):
             self.uses_torch_threads = True
             return PackedLinear(packed, None if bias is None else bias.to(dtype))
-        in_memory = replace(packed, data=self._memory.keep(packed.data))
-        return PackedLinear(in_memory, None if bias is None else bias.float())
+        return PackedLinear(packed, None if bias is None else bias.float())
 
     def _pack(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Panels | Tensor:
         """The weight for the best kernel there is, else for torch."""
@@ -90,15 +89,14 @@ class LinearKernels:
             if pack_codes is not None:
                 recoded = _with_a_kernel(weight)
                 self._tell_of_widening(weight, recoded.kind, recoded.data.nbytes)
-                return pack_codes(recoded)
+                return pack_codes(recoded, self._memory)
             name = str(dtype).removeprefix("torch.")
             self._tell_of_widening(weight, name, math.prod(weight.shape) * dtype.itemsize)
             weight = weight.dequantize()
-        return (
-            pack_dense(weight, dtype)
-            if dtype in self._kernels[PackedDense]
-            else weight.to(dtype).contiguous()
-        )
+        if dtype not in self._kernels[PackedDense]:
+            return weight.to(dtype).contiguous()
+        packed = pack_dense(weight, dtype)
+        return replace(packed, data=self._memory.keep(packed.data))
 
     def _tell_of_widening(self, weight: QuantTensor, name: str, num_bytes: int) -> None:
         """Once for each format: it takes more memory than the file lets expect."""

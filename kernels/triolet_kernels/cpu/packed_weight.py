@@ -6,19 +6,23 @@ the other. This module must not know what the weights belong to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from triolet_kernels.quant import QuantTensor, check_finite
+from triolet_kernels.cpu.weight_memory import WeightMemory
+from triolet_kernels.quant import BLOCKS, QuantTensor, check_finite
 
-__all__ = ["PackedWeight", "decode_rows", "format_of", "is_packable", "pack"]
+__all__ = ["PackedWeight", "decode_rows", "format_of", "is_packable", "pack", "runs_of_panels"]
 
 _BLOCK = 32
 _HALVES, _LANES = 2, 16
 _PANEL = _HALVES * _LANES
+_BYTES_AT_A_TIME = 48 << 20
+"""glibc gives pieces of more than 32 MB back to the system; of smaller ones it keeps a hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,23 +79,35 @@ def decode_rows(weight: QuantTensor) -> Tensor:
     return values.flatten(1)
 
 
-def pack(weight: QuantTensor) -> PackedWeight:
-    """Rearrange a weight of a packable kind; its rows are padded with zeros to whole panels.
+def runs_of_panels(weight: QuantTensor) -> Iterator[Tensor]:
+    """The data of a packable weight, some panels at a time ``(panels, 2, 16, blocks, bytes)``, padded with
+    zeros: spreading out all of a vocabulary would take several times its size.
+    """
+    num_rows = max(1, _BYTES_AT_A_TIME // (weight.data.shape[1] * _PANEL)) * _PANEL
+    for start in range(0, weight.shape[0], num_rows):
+        rows = weight.data[start : start + num_rows]
+        padded = functional.pad(rows, (0, 0, 0, -len(rows) % _PANEL))
+        yield padded.view(-1, _HALVES, _LANES, weight.shape[1] // _BLOCK, BLOCKS[weight.kind][1])
+
+
+def pack(weight: QuantTensor, memory: WeightMemory) -> PackedWeight:
+    """Rearrange a weight of a packable kind, into ``memory``; its rows are padded to whole panels.
 
     Raises NotFiniteError.
     """
     layout = _LAYOUTS[weight.kind]
-    num_outputs, width = weight.shape
-    num_panels, num_blocks = -(-num_outputs // _PANEL), width // _BLOCK
-    padded = functional.pad(weight.data, (0, 0, 0, num_panels * _PANEL - num_outputs))
-    blocks = padded.view(num_panels, _HALVES, _LANES, num_blocks, -1)
+    panels = (_pack_panels(blocks, layout) for blocks in runs_of_panels(weight))
+    data = memory.join(panels, -(-weight.shape[0] // _PANEL))
+    return PackedWeight(data, weight.shape, format_of(weight))
+
+
+def _pack_panels(blocks: Tensor, layout: _Layout) -> Tensor:
     codes = blocks[..., layout.codes_start :]
     if layout.bits == 8:
         codes = codes ^ 0x80  # from signed to unsigned with an offset of 128
     scales = blocks[..., : layout.codes_start]
     check_finite(scales.contiguous().view(torch.float16))
-    data = torch.cat([_by_output(codes, 4), _by_output(scales, 2)], dim=-1)
-    return PackedWeight(data, weight.shape, format_of(weight))
+    return torch.cat([_by_output(codes, 4), _by_output(scales, 2)], dim=-1)
 
 
 def _by_output(fields: Tensor, size: int) -> Tensor:

@@ -6,17 +6,18 @@ The order of a panel is stated in ``panel_codes.h``. This module must not know w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from triolet_kernels.cpu.packed_weight import runs_of_panels
+from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor, check_finite
 
 __all__ = ["PackedTiles", "pack_tiles"]
 
-_BLOCK = 32
 _HALVES, _LANES = 2, 16
 _PANEL = _HALVES * _LANES
 _RUNS, _NIBBLES, _PAIRS, _PAIR = 4, 4, 16, 2
@@ -43,23 +44,34 @@ class PackedTiles:
     format: tuple[int, float]
 
 
-def pack_tiles(weight: QuantTensor) -> PackedTiles:
-    """Rearrange a weight ``(out, in)``; its rows are padded with zeros to whole panels.
+def pack_tiles(weight: QuantTensor, memory: WeightMemory) -> PackedTiles:
+    """Rearrange a weight ``(out, in)``, into ``memory``; its rows are padded with zeros to whole panels.
 
     Raises NotFiniteError.
     """
-    num_outputs, width = weight.shape
-    padded = functional.pad(weight.data, (0, 0, 0, -num_outputs % _PANEL))
-    blocks = padded.view(-1, _HALVES, _LANES, width // _BLOCK, padded.shape[1] * _BLOCK // width)
-    num_scales = 2 if weight.kind == "Q4_1" else 1
+    has_bytes = weight.kind == "Q8_0"
+    runs = [_scales_of(blocks, weight.kind) for blocks in runs_of_panels(weight)]
+    factor = _power_of_two_for(torch.cat(runs), 128 if has_bytes else 16)
+    panels = (
+        _pack_panels(blocks, scales * factor, _bytes_in_order if has_bytes else _nibbles_in_order)
+        for blocks, scales in zip(runs_of_panels(weight), runs, strict=True)
+    )
+    data = memory.join(panels, -(-weight.shape[0] // _PANEL))
+    return PackedTiles(data, weight.shape, (_KINDS.index(weight.kind), 1 / (factor * _KERNEL_FACTOR)))
+
+
+def _scales_of(blocks: Tensor, kind: str) -> Tensor:
+    """``(panels, 2, 16, blocks, n)`` float32: the scale of each block, and its minimum if there is one."""
+    num_scales = 2 if kind == "Q4_1" else 1
     scales = blocks[..., : 2 * num_scales].contiguous().view(torch.float16).float()
     check_finite(scales)
-    codes = blocks[..., 2 * num_scales :]
-    factor = _power_of_two_for(scales, 128 if weight.kind == "Q8_0" else 16)
-    in_order = _bytes_in_order(codes) if weight.kind == "Q8_0" else _nibbles_in_order(codes)
-    larger_scales = (scales * factor).half().permute(4, 0, 3, 1, 2).flatten(3).contiguous()
-    data = torch.cat([in_order, *larger_scales.view(torch.uint8)], dim=-1)
-    return PackedTiles(data, weight.shape, (_KINDS.index(weight.kind), 1 / (factor * _KERNEL_FACTOR)))
+    return scales
+
+
+def _pack_panels(blocks: Tensor, scales: Tensor, in_order: Callable[[Tensor], Tensor]) -> Tensor:
+    codes = blocks[..., 2 * scales.shape[-1] :]
+    by_output = scales.half().permute(4, 0, 3, 1, 2).flatten(3).contiguous()
+    return torch.cat([in_order(codes), *by_output.view(torch.uint8)], dim=-1)
 
 
 def _power_of_two_for(scales: Tensor, largest_code: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -33,14 +34,28 @@ class WeightMemory:
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor, in this memory."""
-        size = tensor.nbytes
+        return self._empty(tensor.nbytes).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    def join(self, parts: Iterable[Tensor], num_rows: int) -> Tensor:
+        """Copies of ``parts`` one below another, ``num_rows`` in all: each is done with before the next."""
+        whole, start = None, 0
+        for part in parts:
+            if whole is None:
+                size = part.nbytes // len(part) * num_rows
+                whole = self._empty(size).view(part.dtype).view(num_rows, *part.shape[1:])
+            whole[start : start + len(part)] = part
+            start += len(part)
+        assert whole is not None, "there is a part"
+        return whole
+
+    def _empty(self, size: int) -> Tensor:
         region = None if self._region is None else self._region()
         if region is None or size > len(self._unused):
             region = self._reserve(max(size, _REGION))
         start = self._unused.start
         self._unused = range(start + -(-size // _CACHE_LINE) * _CACHE_LINE, self._unused.stop)
         memory = np.frombuffer(region, dtype=np.uint8, count=size, offset=start)
-        return torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return torch.from_numpy(memory)
 
     def _reserve(self, size: int) -> mmap.mmap:
         region = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

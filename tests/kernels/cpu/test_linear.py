@@ -12,7 +12,7 @@ from tests.kernels.quantized import quantize, random_blocks
 from tests.kernels.tolerance import DTYPES, assert_close
 from torch import Tensor
 
-from triolet_kernels.cpu import CpuOps
+from triolet_kernels.cpu import CpuOps, packed_weight
 from triolet_kernels.cpu.loader import NativeLibrary
 from triolet_kernels.quant import NotFiniteError, QuantTensor
 from triolet_kernels.reference import ReferenceOps
@@ -98,6 +98,17 @@ def test_quantised_weights(
     inputs = round_to_int8(x) if any_ops.name in ROUNDING else x.float()
     expected = inputs.double() @ weight.dequantize().double().T + (0 if bias is None else bias)
     assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_a_tall_weight_is_packed_in_parts(
+    any_ops: CpuOps, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, x = quantize(torch.randn(200, 64), kind), torch.randn(9, 64).bfloat16()
+    expected = any_ops.linear(x, any_ops.pack_linear(weight, None, torch.bfloat16))
+    monkeypatch.setattr(packed_weight, "_BYTES_AT_A_TIME", 100 * weight.data.shape[1])
+    actual = any_ops.linear(x, any_ops.pack_linear(weight, None, torch.bfloat16))
+    assert torch.equal(actual, expected)
 
 
 def test_float32_with_quantised_weights_is_exact(any_ops: CpuOps) -> None:

@@ -36,6 +36,13 @@ def test_copies_are_equal_and_apart(dtype: torch.dtype) -> None:
     assert all(torch.equal(copy, tensor) for copy, tensor in zip(kept[1:], originals[1:], strict=True))
 
 
+def test_parts_are_joined() -> None:
+    parts = [torch.randint(0, 100, (rows, 3, 2)).int() for rows in (4, 4, 1)]
+    joined = WeightMemory().join(iter(parts), 9)
+    assert torch.equal(joined, torch.cat(parts))
+    assert joined.data_ptr() % 64 == 0
+
+
 def test_pieces_follow_each_other() -> None:
     memory = WeightMemory()
     first, second = (memory.keep(torch.ones(100, dtype=torch.uint8)) for _ in range(2))
