@@ -36,6 +36,7 @@ class RecordedDraw:
             top_p=np.ones(MAX_DRAWN),
             min_p=np.zeros(MAX_DRAWN),
         )
+        self._last = self._settings
         self._drawn: DrawnTokens
 
     def record(self, output: Tensor) -> None:
@@ -47,7 +48,10 @@ class RecordedDraw:
         num_rows = len(settings.temperatures)
         assert num_rows <= MAX_DRAWN, "there is room for so many"
         for name in _SETTINGS:
-            getattr(self._settings, name)[:num_rows] = getattr(settings, name)
+            values = getattr(settings, name)
+            if values is not getattr(self._last, name):  # those of the last run are still there
+                getattr(self._settings, name)[:num_rows] = values
+        self._last = settings
 
     def drawn(self, num_rows: int) -> DrawnTokens:
         """What was last drawn, in memory that the next run will use again. Raises MemoryError."""

@@ -21,12 +21,22 @@ from triolet.cluster.sharded_service import ShardedService
 from triolet.core.control import PauseMode, SleepPart
 from triolet.core.engine_core import EngineCore, load_core
 from triolet.core.service import CoreService
+from triolet.core.step_news import FEW_CORES
 from triolet.models.source import ModelFiles
 from triolet.request import Request, TokenOutput
+from triolet.runtime.cores import num_available_cores
 from triolet.runtime.shard_place import ShardPlace
 from triolet.statistics import FrontendStatistics, RankState, RankStatistics
 
-__all__ = ["ClientFactory", "EngineClient", "FrontEndPeer", "RankRestarter", "TimedClient", "open_client"]
+__all__ = [
+    "ClientFactory",
+    "EngineClient",
+    "FrontEndPeer",
+    "RankRestarter",
+    "TimedClient",
+    "has_spare_core",
+    "open_client",
+]
 
 
 class EngineClient(Protocol):
@@ -181,7 +191,18 @@ def open_client(args: EngineArgs, files: ModelFiles, on_phase: Callable[[str], N
             args, launch, partial(_load_shard, files), starter,
             rank=shape.local_ranks[0], on_phase=on_phase,
         )  # fmt: skip
-    return CoreService(partial(load_core, args, files), rank=shape.local_ranks[0], on_phase=on_phase)
+    return CoreService(
+        partial(load_core, args, files),
+        rank=shape.local_ranks[0],
+        on_phase=on_phase,
+        has_spare_core=has_spare_core(args),
+    )
+
+
+def has_spare_core(args: EngineArgs) -> bool:
+    """Whether the event loop has a core beside the threads that compute, or takes one of many."""
+    num_cores = num_available_cores()
+    return num_cores > FEW_CORES or (args.num_threads or num_cores) < num_cores
 
 
 def _load_shard(

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from queue import SimpleQueue
 
 import anyio
 from anyio.abc import TaskStatus
@@ -27,6 +26,7 @@ from triolet.core.device_thread import DeviceThread
 from triolet.core.engine_core import EngineCore
 from triolet.core.loop import Wakeup
 from triolet.core.step_books import StepBooks
+from triolet.core.step_news import StepNews
 from triolet.errors import EngineDeadError
 from triolet.plan import StepPlan, StepResult
 from triolet.request import Request, TokenOutput
@@ -51,6 +51,8 @@ class CoreService:
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
     steps may be under way at once, 0: as many as the core can make use of. A request that leaves is out of
     the next plan; its blocks and slot are free once those under way have ended. ``rank``: its number.
+    ``has_spare_core``: beside
+    those that a step computes on; see :class:`~triolet.core.step_news.StepNews`.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class CoreService:
         depth: int = 0,
         rank: int = 0,
         on_phase: Callable[[str], None] = lambda phase: None,
+        has_spare_core: bool = True,
     ) -> None:
         self._load = load
         self._on_phase = on_phase
@@ -71,7 +74,8 @@ class CoreService:
         self._work = Wakeup()
         self._lock = threading.Lock()
         self._books = StepBooks(time.monotonic)
-        self._heard: SimpleQueue[None] = SimpleQueue()
+        self._has_spare_core = has_spare_core
+        self._news: StepNews
         self._outputs: deque[list[TokenOutput]] = deque()
         self._output_arrived = Wakeup()
         self._is_stopped = False
@@ -143,6 +147,8 @@ class CoreService:
         # Kept from the thread itself: if the caller is cancelled meanwhile, there is still a core to close.
         core = self._core = self._load(self._tell_phase)
         self._depth = self._depth or core.max_steps_under_way
+        has_spare_core = self._has_spare_core or self._depth > 1  # or the device computes beside the host
+        self._news = StepNews(self._note_handed_on, has_spare_core=has_spare_core)
 
     def _tell_phase(self, phase: str) -> None:
         if self._is_abandoned:
@@ -348,22 +354,17 @@ class CoreService:
     # ------------------------------------------------------------------ on the device thread
 
     def _run_steps(self) -> None:
-        """Step after step until there is nothing to do.
-
-        The loop is told of each, and waited for only if it has not heard of the one before: it may be late
-        with its turn, but not left behind with tokens that nobody wants any more.
-        """
-        self._heard.put(None)
+        """Step after step until there is nothing to do. The loop is told of each."""
+        self._news.begin()
         launched: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
         while True:
             launched.extend((plan, self.core.launch(plan)) for plan in self._new_plans())
             if not launched:
                 break
             plan, take_result = launched.popleft()
-            self._commit(plan, take_result())
-            self._thread.post(self._hear_of_step)
-            self._heard.get()
-        self._heard.get()
+            num_outputs = self._commit(plan, take_result())
+            self._news.tell(self._thread.post, num_outputs)
+        self._news.end()
 
     def _new_plans(self) -> list[StepPlan]:
         plans: list[StepPlan] = []
@@ -377,21 +378,19 @@ class CoreService:
                 plans.append(plan)
         return plans
 
-    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+    def _commit(self, plan: StepPlan, result: StepResult) -> int:
+        """→ how many outputs came of it."""
         with self._lock:
             outputs = self.core.commit(plan, result)
             self._hand_on(outputs)
             self._books.committed(plan, result, has_unfinished=self.core.has_unfinished)
+        return len(outputs)
 
     def _hand_on(self, outputs: list[TokenOutput]) -> None:
         """With the lock held, so that what comes out is in the order in which it was made."""
         self._books.put_out(outputs)
         if outputs:
             self._outputs.append(outputs)
-
-    def _hear_of_step(self) -> None:
-        self._heard.put(None)
-        self._note_handed_on()
 
     def _note_handed_on(self) -> None:
         """On the loop, after :meth:`_hand_on`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,14 @@ class Model:
         return self.ops.draw(self.ops.to_float32(self.ops.linear(hidden, self.output)), settings)
 
 
-def check(runner: Any, model: Model, num_rows: int) -> None:
+def settings_of(num_rows: int) -> DrawSettings:
+    return make_settings([SETTINGS[index % len(SETTINGS)] for index in range(num_rows)])
+
+
+def check(runner: Any, model: Model, num_rows: int, settings: DrawSettings | None = None) -> None:
     residual = torch.randn(num_rows, HIDDEN, generator=torch.Generator().manual_seed(num_rows))
     batches, rows = [make_batch([(0, num_rows)], 32)], torch.arange(num_rows).flip(0)
-    settings = make_settings([SETTINGS[index % len(SETTINGS)] for index in range(num_rows)])
+    settings = settings or settings_of(num_rows)
     drawn = runner.draw(model.step, model.draw, residual, batches, CACHE, rows, settings)
     expected = model.draw(model.step(residual, batches, CACHE, rows), settings)
     model.num_draws -= 1
@@ -70,6 +75,15 @@ def test_same_tokens_as_one_by_one(ops: CpuOps, dtype: torch.dtype, num_threads:
     for num_rows in (1, 5, MAX_DRAWN, 2):
         check(runner, model, num_rows)
     assert model.num_draws == 1, "recorded once, then run without the model"
+
+
+def test_settings_of_the_last_run_are_kept_and_no_others(ops: CpuOps) -> None:
+    model, runner = Model(ops, torch.bfloat16), ops.step_runner()
+    first, fewer = settings_of(6), settings_of(3)
+    greedy = replace(first, temperatures=np.zeros(6))
+    redrawn = [replace(first, uniforms=np.full(6, number)) for number in (0.05, 0.95)]
+    for settings in (first, first, *redrawn, greedy, first, fewer, first, redrawn[0], fewer):
+        check(runner, model, len(settings.top_k), settings)
 
 
 def test_a_larger_step_is_recorded_again_with_its_draw(ops: CpuOps) -> None:

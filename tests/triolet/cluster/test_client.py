@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from triolet.args import EngineArgs
-from triolet.cluster.client import ClientFactory, EngineClient, open_client
+from triolet.cluster import client as client_module
+from triolet.cluster.client import ClientFactory, EngineClient, has_spare_core, open_client
 from triolet.core.service import CoreService
 from triolet.errors import ModelLoadError
 from triolet.frontend.loading import find_model
@@ -17,6 +18,17 @@ def test_a_core_in_this_process_is_an_engine_client() -> None:
     factory: ClientFactory = open_client
     assert client is CoreService
     assert factory is open_client
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "num_threads", "is_spare"),
+    [(1, None, False), (2, None, False), (2, 2, False), (2, 3, False), (2, 1, True), (8, None, True)],
+)
+def test_a_core_is_spare_that_no_thread_computes_on_or_is_one_of_many(
+    monkeypatch: pytest.MonkeyPatch, num_cores: int, num_threads: int | None, is_spare: bool
+) -> None:
+    monkeypatch.setattr(client_module, "num_available_cores", lambda: num_cores)
+    assert has_spare_core(EngineArgs(num_threads=num_threads)) is is_spare
 
 
 @pytest.mark.anyio
