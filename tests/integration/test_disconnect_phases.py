@@ -139,7 +139,7 @@ def connect(running: Running, phase: Phase) -> socket.socket:
 async def read(client: socket.socket, marker: bytes) -> None:
     """Read as far as this, and no further."""
     received = b""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while marker not in received:
             await anyio.wait_readable(client)
             received += client.recv(512)
@@ -152,7 +152,7 @@ def leave(client: socket.socket, *, is_abrupt: bool) -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not is_so():  # noqa: ASYNC110 - the engine tells its statistics only when asked
             await anyio.sleep(0.001)
 

@@ -15,10 +15,11 @@ from collections import deque
 from contextlib import suppress
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute
 
 from triolet.cluster.frames import FrameReader, WireError, encode_frame
 from triolet.cluster.messages import Message, Ping, Pong, Unheard, decode_message, encode_message
+from triolet.cluster.unix_stream import UnixStream
 
 __all__ = ["Link", "LinkClosedError"]
 
@@ -62,7 +63,7 @@ class Link:
         self.name = name
         self._stream = stream
         # Others may hold what they were given in a buffer of their own, which must not be overtaken.
-        is_direct = isinstance(stream, UNIXSocketStream)
+        is_direct = isinstance(stream, UnixStream)
         self._socket = stream.extra(SocketAttribute.raw_socket) if is_direct else None
         self._liveness_timeout = liveness_timeout
         self._reader = reader or FrameReader()

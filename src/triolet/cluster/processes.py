@@ -23,10 +23,11 @@ from functools import partial
 from typing import Protocol
 
 import anyio
-from anyio.abc import ByteStream, TaskStatus, UNIXSocketStream
+from anyio.abc import ByteStream, TaskStatus
 
 from triolet.cluster.output_lines import OutputLines, write_to_stderr
 from triolet.cluster.shared_options import SECRET_VARIABLE
+from triolet.cluster.unix_stream import UnixStream
 
 __all__ = [
     "API_KEY_VARIABLES",
@@ -141,7 +142,7 @@ class SubprocessStarter:
         async with AsyncExitStack() as stack:
             ours, theirs = socket.socketpair()
             stack.callback(theirs.close)
-            stream = await UNIXSocketStream.from_socket(ours)
+            stream = UnixStream(ours)
             stack.push_async_exit(partial(_close_if_failed, stream))
             process, output = self._start(spec, theirs, stack)
             child = _Subprocess(spec.name, process, stream, lines)

@@ -7,13 +7,15 @@ knows no role and no message.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import NoReturn
 
 import anyio
-from anyio.abc import ByteStream, UNIXSocketStream
+from anyio.abc import ByteStream
 
+from triolet.cluster.unix_stream import UnixStream
 from triolet.core.loop import backend_options
 
 __all__ = ["ParentStream", "Role", "run_role"]
@@ -30,7 +32,7 @@ def run_role(name: str, link: int, backend: str) -> int:
     role: Role = getattr(import_module(module), function)
 
     async def run() -> int:
-        async with ParentStream(await UNIXSocketStream.from_socket(link)) as stream:
+        async with ParentStream(UnixStream(socket.socket(fileno=link))) as stream:
             return await role(stream)
 
     return anyio.run(run, backend=backend, backend_options=backend_options(backend))

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream, UNIXSocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketListener
+from anyio.lowlevel import checkpoint
 
+from triolet.cluster.unix_stream import UnixStream
 from triolet.errors import UsageError
 
 __all__ = ["Address", "Listener", "SocketTransport", "Transport"]
@@ -105,7 +107,7 @@ class SocketTransport:
         except OSError:
             connection.close()
             raise
-        return await UNIXSocketStream.from_socket(connection)
+        return UnixStream(connection)
 
     async def listen(self, address: Address) -> Listener:
         if address.host is None:
@@ -125,27 +127,49 @@ class SocketTransport:
             listening.close()
             raise
         port = listening.getsockname()[1] if address.host is not None else 0
-        return _SocketListener(
-            await SocketListener.from_socket(listening), Address(address.host, port, address.name)
-        )
+        if address.host is None:
+            return _UnixListener(listening, address)
+        return _TcpListener(await SocketListener.from_socket(listening), Address(address.host, port))
 
 
-class _SocketListener:
+class _UnixListener:
+    def __init__(self, listening: socket.socket, address: Address) -> None:
+        self._listening = listening
+        self.address = address
+
+    async def accept(self) -> ByteStream:
+        await checkpoint()
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except BlockingIOError:
+                await anyio.wait_readable(self._listening)
+            else:
+                break
+        try:
+            _check_user(connection)
+        except OSError:
+            connection.close()
+            raise
+        return UnixStream(connection)
+
+    async def aclose(self) -> None:
+        anyio.notify_closing(self._listening)
+        self._listening.close()
+
+
+class _TcpListener:
     def __init__(self, listener: SocketListener, address: Address) -> None:
         self._listener = listener
         self.address = address
 
     async def accept(self) -> ByteStream:
         try:
-            stream: SocketStream = await self._listener.accept()
+            stream = await self._listener.accept()
         except anyio.BrokenResourceError as error:
             raise OSError(f"cannot accept at {self.address}: {error.__cause__}") from error
-        connection = stream.extra(SocketAttribute.raw_socket)
         try:
-            if self.address.host is None:
-                _check_user(connection)
-            else:
-                _set_options(connection)
+            _set_options(stream.extra(SocketAttribute.raw_socket))
         except OSError:
             await anyio.aclose_forcefully(stream)
             raise

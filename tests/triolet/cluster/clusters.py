@@ -84,11 +84,11 @@ class RunningClient:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ClusterClient]:
         async with anyio.create_task_group() as tasks:
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 await tasks.start(self.client.run)
             tasks.start_soon(self._collect)
             yield self.client
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 await self.client.stop()
             tasks.cancel_scope.cancel()
 
@@ -104,13 +104,13 @@ class RunningClient:
 
     async def wait_ended(self, *request_ids: int) -> list[FinishReason | None]:
         """How they have ended."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while any(self._reason(request_id) is None for request_id in request_ids):
                 await self._changed.wait()
         return [self._reason(request_id) for request_id in request_ids]
 
     async def wait_begun(self, request_id: int) -> None:
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             while request_id not in self.outputs:
                 await self._changed.wait()
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio.abc import ByteSendStream, ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.abc import ByteSendStream, ByteStream, SocketAttribute
 from anyio.streams.stapled import StapledByteStream
 
 from triolet.cluster import link as link_module
@@ -29,6 +29,7 @@ from triolet.cluster.messages import (
     encode_message,
 )
 from triolet.cluster.transport import Address, SocketTransport
+from triolet.cluster.unix_stream import UnixStream
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ LAST_WORD = Dead(RemoteError("MemoryError", "out of memory"))
 
 async def stream_pair() -> tuple[ByteStream, ByteStream]:
     here, there = socket.socketpair()
-    return await UNIXSocketStream.from_socket(here), await UNIXSocketStream.from_socket(there)
+    return UnixStream(here), UnixStream(there)
 
 
 @asynccontextmanager

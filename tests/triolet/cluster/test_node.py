@@ -81,7 +81,7 @@ class Node:
 
     async def run(self) -> None:
         try:
-            with anyio.fail_after(20):
+            with anyio.fail_after(30):
                 await self.node.run()
         except Exception as exc:
             self.outcome = exc
@@ -121,7 +121,7 @@ class FrontEnd:
             await link.receive()
 
     async def wait_linked(self, count: int) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while self._num_linked < count:
                 await self._changed.wait()
 
@@ -163,7 +163,7 @@ async def test_a_head_that_comes_late_is_waited_for(caplog: pytest.LogCaptureFix
     head = RunningHead()
     node = Node(head.address)
     async with node.running():
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await node.wait_ready()
         async with head.running():
             await head.wait_for(2, RankState.READY)
@@ -189,7 +189,7 @@ async def head_by_hand(node: Node, address: Address) -> AsyncIterator[Link]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(serve_links, listener, handle, CREDENTIALS))
             tasks.start_soon(node.run)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await joined.wait()
                 yield links[0]
             tasks.cancel_scope.cancel()

@@ -93,7 +93,7 @@ class Parent:
 
     async def wait_for(self, kind: type[Message], condition: Callable[[Any], bool] = lambda _: True) -> Any:
         """The first message of that kind that fits."""
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while True:
                 for message in self.messages:
                     if isinstance(message, kind) and condition(message):
@@ -101,7 +101,7 @@ class Parent:
                 await self._changed.wait()
 
     async def wait_ended(self) -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await self.has_ended.wait()
 
 

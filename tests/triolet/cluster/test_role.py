@@ -7,9 +7,9 @@ import threading
 
 import anyio
 import pytest
-from anyio.abc import UNIXSocketStream
 
 from triolet.cluster.role import ORPHANED, ParentStream, run_role
+from triolet.cluster.unix_stream import UnixStream
 
 
 class Left(BaseException):
@@ -40,7 +40,7 @@ def test_a_role_is_found_by_name_and_run_on_the_loop_asked_for(backend: str) -> 
 @pytest.mark.anyio
 async def test_the_end_of_the_stream_is_the_end_of_the_process() -> None:
     ours, theirs = socket.socketpair()
-    stream = ParentStream(await UNIXSocketStream.from_socket(theirs), leave)  # type: ignore[arg-type]
+    stream = ParentStream(UnixStream(theirs), leave)  # type: ignore[arg-type]
     with ours:
         ours.sendall(b"hello")
         assert await stream.receive() == b"hello"

@@ -32,7 +32,7 @@ async def run(serve: Any) -> tuple[Exception | None, FakeChild]:
         return await serve_parent(stream, serve)
 
     starter = FakeStarter(role)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         error = await run_shard(shard_start(EngineArgs(), PLACE, PART, 4, 2), PART, starter)
     (child,) = starter.children
     return error, child
@@ -78,7 +78,7 @@ async def test_a_killed_one_says_by_what_and_what_it_wrote() -> None:
         await anyio.sleep_forever()
         return 0
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         error = await run_shard(shard_start(EngineArgs(), PLACE, PART, 4, 2), PART, FakeStarter(role))
     assert str(error) == "shard 1 of engine 4 died: killed by SIGKILL; it wrote: it was ill"
 

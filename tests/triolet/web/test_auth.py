@@ -97,7 +97,7 @@ async def test_the_command_for_the_user_works_wherever_the_key_is_from_and_shows
         if is_another_terminal and "TRIOLET_API_KEY" in given:
             del given["TRIOLET_API_KEY"]
             typed = "s3cret"
-        with anyio.fail_after(20):
+        with anyio.fail_after(30):
             answer = await anyio.run_process(["sh", "-c", command], input=typed.encode(), env=given)
     assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
 

@@ -133,7 +133,7 @@ async def test_a_handler_ends_when_the_client_leaves(app: Quart, is_early: bool)
     client = Client(b"x", departure=departure)
     if is_early:
         departure.tell()
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(app, client.scope, client.receive, client.send)  # type: ignore[arg-type]
             if not is_early:
