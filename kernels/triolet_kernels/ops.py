@@ -140,6 +140,10 @@ class Ops(ExpertOps, Protocol):
         """
         ...
 
+    def pack_vocabulary(self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype) -> Any:
+        """As :meth:`pack_linear`, for the weight that makes logits: it is not rounded to fewer digits."""
+        ...
+
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """``x (T, in)`` times the packed weight, plus its bias → ``(T, out)`` in the dtype of ``x``."""
         ...
@@ -285,7 +289,9 @@ def select_ops(device: torch.device, *, is_reference: bool = False, num_threads:
     ``num_threads`` is how many threads CPU kernels may use; as many as torch if not given. On a CPU the
     environment variable ``TRIOLET_CPU_ISA`` (amx, avx512, avx2, portable) asks for lower instructions than
     the best; ValueError if the CPU lacks them. On a GPU ``TRIOLET_BATCH_INVARIANT=1`` asks for linear layers
-    whose results for a row do not depend on the rows beside it.
+    whose results for a row do not depend on the rows beside it, and ``TRIOLET_GPU_LINEAR`` (int8, fp8) for
+    linear layers with inputs and weights rounded to 8 bits, where weights come in 16; ValueError if the GPU
+    does not multiply those.
     """
     import torch
 
@@ -325,4 +331,5 @@ def _select_gpu_ops(device: torch.device) -> Ops:
     from triolet_kernels.gpu.launch import GpuDevice
 
     is_batch_invariant = os.environ.get("TRIOLET_BATCH_INVARIANT") == "1"
-    return GpuOps(GpuDevice.of(device), is_batch_invariant=is_batch_invariant)
+    scheme = os.environ.get("TRIOLET_GPU_LINEAR") or None
+    return GpuOps(GpuDevice.of(device), is_batch_invariant=is_batch_invariant, scheme=scheme)

@@ -16,7 +16,7 @@ KERNELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "gfx942"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "gfx942"])
 def test_every_configuration_is_used(architecture: str) -> None:
     used: set[Any] = configurations_used(architecture, drawing_cases)
     assert used == kernels_of(architecture, KERNELS)

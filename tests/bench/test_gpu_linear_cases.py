@@ -26,7 +26,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "gfx942"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "gfx942"])
 def test_every_configuration_is_used(architecture: str) -> None:
     used: set[Any] = configurations_used(architecture, linear_cases)
     assert used == kernels_of(architecture, KERNELS)

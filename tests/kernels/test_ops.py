@@ -37,6 +37,9 @@ def test_a_gpu_runs_triton_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, expected in (("1", True), ("0", False)):
         monkeypatch.setenv("TRIOLET_BATCH_INVARIANT", value)
         assert getattr(select_ops(torch.device("cuda")), "is_batch_invariant") is expected  # noqa: B009
+    monkeypatch.setenv("TRIOLET_GPU_LINEAR", "int3")
+    with pytest.raises(ValueError, match="TRIOLET_GPU_LINEAR is 'int3'; on sm_90 it may be int8 or fp8"):
+        select_ops(torch.device("cuda"))
 
 
 def test_a_cpu_does_not_import_triton() -> None:

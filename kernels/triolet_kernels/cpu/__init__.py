@@ -45,6 +45,11 @@ class CpuOps:
     ) -> PackedLinear:
         return self._linear.pack_linear(weight, bias, dtype)
 
+    def pack_vocabulary(
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        return self._linear.pack_linear(weight, bias, dtype)
+
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return self._linear.linear(x, packed)
 

@@ -49,9 +49,15 @@ class GpuOps(ReferenceOps):
 
     uses_torch_threads = False
 
-    def __init__(self, device: GpuDevice, *, is_batch_invariant: bool = False) -> None:
+    def __init__(
+        self, device: GpuDevice, *, is_batch_invariant: bool = False, scheme: str | None = None
+    ) -> None:
         """``is_batch_invariant``: what linear layers and attention make of a token is the same whatever is
-        computed beside it, other tokens of its sequence included."""
+        computed beside it, other tokens of its sequence included.
+
+        ``scheme``: how weights of 16 bits in linear layers are rounded to 8, and their inputs with them; not
+        those of experts and of the vocabulary. ValueError if the device does not multiply such.
+        """
         self.name = f"gpu-{device.configurations.architecture}"
         self.is_batch_invariant = is_batch_invariant
         self._rows = RowKernels(device)
@@ -61,6 +67,7 @@ class GpuOps(ReferenceOps):
         self._activation = ActivationKernels(device)
         self._linear = LinearKernels(device, is_batch_invariant=is_batch_invariant)
         self._scaled = ScaledLinearKernels(device)
+        self._scheme = None if scheme is None else self._scaled.scheme_named(scheme)
         self._experts = ExpertKernels(device, is_batch_invariant=is_batch_invariant)
         self._routing = RoutingKernels(device)
         self._embedding = EmbeddingKernels(device)
@@ -69,6 +76,13 @@ class GpuOps(ReferenceOps):
         self._logprobs = LogprobKernels(device)
 
     def pack_linear(  # type: ignore[override]
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear | PackedScaled:
+        if self._scheme is not None and isinstance(weight, Tensor) and dtype != torch.float32:
+            return self._scaled.pack(weight, bias, self._scheme)
+        return self._linear.pack_linear(weight, bias, dtype)
+
+    def pack_vocabulary(  # type: ignore[override]
         self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
     ) -> PackedLinear:
         return self._linear.pack_linear(weight, bias, dtype)

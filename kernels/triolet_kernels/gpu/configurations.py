@@ -15,8 +15,11 @@ from typing import Any
 
 __all__ = ["ARCHITECTURES", "Configuration", "Configurations"]
 
-ARCHITECTURES = ("sm_80", "sm_90", "gfx942")
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90", "gfx942")
 """Those with a table."""
+
+_BASES = {"sm_89": "sm_80"}
+"""Tables that say only what they have besides another, or otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,10 @@ class Configurations:
     def load(cls, architecture: str) -> Configurations:
         """Those of an architecture, or of the one with a table that is nearest to it."""
         text = resources.files(__package__).joinpath("configurations.json").read_text(encoding="utf-8")
-        nearest = _nearest(architecture)
-        return cls(nearest, json.loads(text)[nearest])
+        tables, nearest = json.loads(text), _nearest(architecture)
+        table = tables.get(_BASES.get(nearest), {})
+        more = {kernel: table.get(kernel, {}) | entries for kernel, entries in tables[nearest].items()}
+        return cls(nearest, table | more)
 
     def find(self, kernel: str, shape_class: str) -> Configuration | None:
         """How ``kernel`` is compiled for a class of shapes; None if the table has none."""
@@ -65,8 +70,10 @@ def _nearest(architecture: str) -> str:
     """The architecture whose table serves ``architecture``.
 
     Only the data centre's sm_90 and sm_100 have as much shared memory as the table of sm_90 takes; the
-    others, and all that came later, get by with that of sm_80.
+    others, and all that came later, get by with that of sm_80, and multiply e4m3 from sm_89 on.
     """
     if architecture.startswith("gfx"):
         return "gfx942"
-    return "sm_90" if re.fullmatch(r"sm_(90|100|103)", architecture) else "sm_80"
+    if re.fullmatch(r"sm_(90|100|103)", architecture):
+        return "sm_90"
+    return "sm_80" if re.fullmatch(r"sm_8[0-8]", architecture) else "sm_89"

@@ -45,6 +45,18 @@ class ScaledLinearKernels:
         """Whether this device multiplies numbers of this kind."""
         return self._device.configurations.find("scaled_linear", scheme) is not None
 
+    def scheme_named(self, name: str) -> Scheme:
+        """The scheme of that name. Raises ValueError where there is none on this device."""
+        schemes: tuple[Scheme, ...] = ("int8", "fp8")
+        possible = [scheme for scheme in schemes if self.has(scheme)]
+        for scheme in possible:
+            if scheme == name:
+                return scheme
+        raise ValueError(
+            f"TRIOLET_GPU_LINEAR is {name!r}; on {self._device.configurations.architecture} it may be "
+            f"{' or '.join(possible)}, or be left out"
+        )
+
     def pack(self, weight: Tensor, bias: Tensor | None, scheme: Scheme) -> PackedScaled:
         """Round ``weight (out, in)`` to 8 bits. The device has to have the scheme."""
         assert self.has(scheme), f"{scheme} on {self._device.configurations.architecture}"

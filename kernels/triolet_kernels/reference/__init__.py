@@ -55,6 +55,11 @@ class ReferenceOps:
     ) -> PackedLinear:
         return linear.pack_linear(weight, bias)
 
+    def pack_vocabulary(
+        self, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> PackedLinear:
+        return linear.pack_linear(weight, bias)
+
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return linear.linear(x, packed)
 

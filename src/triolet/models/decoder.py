@@ -162,7 +162,7 @@ class Decoder:
         self._groups = [config.group_windows.index(window) for window in config.windows]
         final_norm = weights.rms_norm("model.norm", config.rms_norm_eps)
         self._next_norms = [*(layer.attention_norm for layer in self._layers[1:]), final_norm]
-        self._output = weights.linear("model.embed_tokens" if config.is_embedding_tied else "lm_head")
+        self._output = weights.vocabulary("model.embed_tokens" if config.is_embedding_tied else "lm_head")
         self._take_rows = weights.ops.take_rows
         self._to_float32 = weights.ops.to_float32
         self._draw_tokens = weights.ops.draw

@@ -22,13 +22,20 @@ __all__ = ["Embedding", "Linear", "RMSNorm", "SummedLinear", "fuse_rows", "to_de
 
 
 class Linear:
-    """``x (T, in)`` → ``(T, out)``: a packed weight and its bias."""
+    """``x (T, in)`` → ``(T, out)``: a packed weight and its bias; ``is_vocabulary`` if it makes logits."""
 
     def __init__(
-        self, ops: Ops, weight: Tensor | QuantTensor, bias: Tensor | None, dtype: torch.dtype
+        self,
+        ops: Ops,
+        weight: Tensor | QuantTensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        *,
+        is_vocabulary: bool = False,
     ) -> None:
         self._linear = ops.linear
-        self._packed = ops.pack_linear(weight, bias, dtype)
+        pack = ops.pack_vocabulary if is_vocabulary else ops.pack_linear
+        self._packed = pack(weight, bias, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._linear(x, self._packed)

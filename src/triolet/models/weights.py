@@ -117,6 +117,11 @@ class Weights:
         )
         return self._linear(names, weight, bias)
 
+    def vocabulary(self, name: str) -> Linear:
+        """The projection that makes logits; a shard has those of its part."""
+        weight = self._tensor(f"{name}.weight", self._rows_of(name))
+        return self._linear([name], weight, None, is_vocabulary=True)
+
     def output_linear(self, name: str) -> Linear | SummedLinear:
         """The projection, without a bias, of what several shards have a part of each; theirs are summed."""
         linear = self.partial_linear(name)
@@ -127,9 +132,16 @@ class Weights:
         weight = self._tensor(f"{name}.weight", self._columns_of(name))
         return self._linear([name], weight, None)
 
-    def _linear(self, names: Sequence[str], weight: Tensor | QuantTensor, bias: Tensor | None) -> Linear:
+    def _linear(
+        self,
+        names: Sequence[str],
+        weight: Tensor | QuantTensor,
+        bias: Tensor | None,
+        *,
+        is_vocabulary: bool = False,
+    ) -> Linear:
         with _finite(names):
-            return Linear(self.ops, weight, bias, self.dtype)
+            return Linear(self.ops, weight, bias, self.dtype, is_vocabulary=is_vocabulary)
 
     def router(self, name: str) -> Any:
         """The projection ``name`` as :meth:`~triolet_kernels.expert_ops.ExpertOps.route` takes it."""

@@ -187,3 +187,24 @@ def test_packs_each_weight_before_reading_on(ops: Ops) -> None:
     load(checkpoint, notes)
     # Between two packings at most: embedding, norm, and three projections with their biases.
     assert max(steps(notes.unpacked)) <= 8
+
+
+class VocabularyNotes:
+    """Operations that note the weights that are to make logits."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def pack_vocabulary(self, weight: Any, *arguments: Any) -> Any:
+        self.shapes.append(tuple(weight.shape))
+        return self._ops.pack_vocabulary(weight, *arguments)
+
+
+def test_the_weight_that_makes_logits_is_packed_as_such(ops: Ops) -> None:
+    checkpoint, notes = make_checkpoint(), VocabularyNotes(ops)
+    load(checkpoint, notes)
+    assert notes.shapes == [(checkpoint.config.vocab_size, checkpoint.config.hidden_size)]
