@@ -192,8 +192,8 @@ async def test_stopping_lets_requests_finish_until_the_deadline() -> None:
     async with cluster.running():
         cluster.engine().is_hung = True
         began = anyio.current_time()
-        await cluster.supervisor.stop(5.0)
-        assert anyio.current_time() - began < 4, "there was nothing to finish"
+        await cluster.supervisor.stop(60.0)
+        assert anyio.current_time() - began < 30, "there was nothing to finish"
     assert [child.status for child in cluster.starter.children] == [0, 0]
     assert cluster.states() == [S, R, W, D]
 

@@ -90,4 +90,4 @@ def test_the_check_itself_ends_soon() -> None:
     began = time.thread_time()
     with pytest.raises(SchemaError, match="pattern: a string may have to follow more"):
         check_limits({"$ref": "#/$defs/d0", "$defs": definitions})
-    assert time.thread_time() - began < 3
+    assert time.thread_time() - began < 30  # else it would not end at all
