@@ -146,11 +146,11 @@ class EngineArgs(ParallelArgs):
         group="sampling",
     )  # fmt: skip
     speculation: Speculation = option(
-        "off", "Where guesses at the next tokens come from: ngram or suffix look them up in the text so far, "
-        "draft asks a smaller model.",
+        "off", "Where guesses at the next tokens come from: ngram or suffix look them up in the text so "
+        "far, draft asks a smaller model.",
         group="speculation",
     )  # fmt: skip
-    num_speculative_tokens: int = option(4, "Most guesses for a sequence in one step.", group="speculation")
+    num_speculative_tokens: int = option(8, "Most guesses for a sequence in one step.", group="speculation")
     draft_model: str | None = option(
         None, "The smaller model of --speculation draft, named as the model is.", group="speculation"
     )

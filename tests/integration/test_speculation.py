@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,18 @@ PARAMS = [
     SamplingParams(temperature=1.0, min_p=0.05, seed=12, max_tokens=20, stop=["return a -"]),
 ]
 
+PLAIN = [
+    SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True),
+    SamplingParams(temperature=0.7, top_p=0.9, seed=11, max_tokens=20),
+]
+"""Those of which nothing is asked but to draw tokens, which a step's program does by itself."""
+
 Answers = list[tuple[list[int], Any, Any, str]]
 
 
-def answers(model: Path, speculation: Speculation) -> tuple[Answers, SchedulerStatistics]:
+def answers(
+    model: Path, speculation: Speculation, params: Sequence[SamplingParams] = PARAMS
+) -> tuple[Answers, SchedulerStatistics]:
     """What all prompts give with all parameters, in one batch; and what the engine counted."""
     args = EngineArgs(
         model=str(model),
@@ -54,8 +63,8 @@ def answers(model: Path, speculation: Speculation) -> tuple[Answers, SchedulerSt
 
     outputs: dict[str, RequestOutput] = {}
     with LLMEngine(args, core_factory=keep_core) as engine:
-        for number, (prompt, params) in enumerate(product(PROMPTS, PARAMS)):
-            engine.add_request(str(number), prompt, params)
+        for number, (prompt, one) in enumerate(product(PROMPTS, params)):
+            engine.add_request(str(number), prompt, one)
         while engine.has_unfinished_requests():
             outputs |= {output.request_id: output for output in engine.step()}
         statistics = cores[0].statistics()
@@ -74,4 +83,10 @@ def without(smollm2_path: Path) -> Answers:
 def test_guesses_change_nothing(smollm2_path: Path, without: Answers, speculation: Speculation) -> None:
     given, statistics = answers(smollm2_path, speculation)
     assert given == without
+    assert 10 < statistics.num_accepted_tokens <= statistics.num_draft_tokens
+
+
+def test_nor_do_they_where_tokens_are_only_drawn(smollm2_path: Path) -> None:
+    given, statistics = answers(smollm2_path, "suffix", PLAIN)
+    assert given == answers(smollm2_path, "off", PLAIN)[0]
     assert 10 < statistics.num_accepted_tokens <= statistics.num_draft_tokens

@@ -22,13 +22,14 @@ from triolet.core.accounts import Accounts
 from triolet.core.containment import describe_failure, does_work, execute_contained
 from triolet.core.control import PauseMode, SleepPart, check_level, check_mode, check_parts
 from triolet.core.runner import OverlappedRunner, Runner
+from triolet.core.scheduler_config import scheduler_config
 from triolet.errors import ConflictError, EngineDeadError, OverloadedError
 from triolet.models.source import ModelFiles
 from triolet.plan import StepPlan, StepResult
 from triolet.request import FinishReason, Request, TokenOutput
 from triolet.runtime.constraints import Constraints
 from triolet.runtime.shard_place import ShardPlace
-from triolet.scheduling.scheduler import Pause, Scheduler, SchedulerConfig
+from triolet.scheduling.scheduler import Pause, Scheduler
 from triolet.statistics import CoreStatistics, SchedulerStatistics
 
 __all__ = ["CoreFactory", "EngineCore", "build_core", "load_core"]
@@ -378,20 +379,9 @@ def load_core(
 
 def build_core(runner: Runner, args: EngineArgs, constraints: Constraints | None = None) -> EngineCore:
     """A core around a model runner, with the limits that the arguments set and those that the runner has."""
-    config = SchedulerConfig(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        max_num_queued_requests=args.max_num_queued_requests,
-        max_num_queued_tokens=args.max_num_queued_tokens,
-        max_model_len=runner.max_model_len,
-        block_size=runner.block_size,
-        layer_groups=runner.layer_groups,
-        enable_prefix_caching=args.enable_prefix_caching,
-        long_prefill_token_threshold=args.long_prefill_token_threshold,
-        scheduling_policy=args.scheduling_policy,
-        speculation=args.speculation,
-        num_speculative_tokens=args.num_speculative_tokens,
-    )
     return EngineCore(
-        Scheduler(config), runner, log_interval=args.log_stats_interval, constraints=constraints
+        Scheduler(scheduler_config(args, runner)),
+        runner,
+        log_interval=args.log_stats_interval,
+        constraints=constraints,
     )

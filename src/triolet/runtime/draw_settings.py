@@ -41,7 +41,7 @@ class HeldSettings:
 
 
 class StepSettings:
-    """Settings of one step after the other, whose rows have no draft tokens and mostly stay the same.
+    """Settings of one step after the other, whose rows mostly stay the same.
 
     What has not changed is kept: between two steps caches are cold, and each array takes several times as
     long to make as in a loop.
@@ -55,6 +55,8 @@ class StepSettings:
 
     def of(self, rows: Sequence[PlanRow]) -> DrawSettings:
         """As :func:`draw_settings`."""
+        if any(row.num_draft_tokens for row in rows):
+            return draw_settings(rows)
         requests = [row.request for row in rows]
         if len(requests) != len(self._requests) or not all(map(is_, requests, self._requests)):
             held = held_settings(rows)

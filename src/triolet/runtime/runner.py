@@ -28,7 +28,8 @@ from triolet.runtime.kv_cache import KVCacheTensors, scratch_cache
 from triolet.runtime.loading import LoadedModel, Model, load_parts
 from triolet.runtime.prompt_logprobs import PromptLogprobs, prompt_logprobs
 from triolet.runtime.residence import Sources, return_freed_memory, trim_allocator
-from triolet.runtime.sampler import SampledRow, Sampler, are_only_drawn
+from triolet.runtime.sampler import SampledRow, Sampler, are_only_drawn, sampled_rows
+from triolet_kernels.ops import DrawnTokens
 
 __all__ = ["ModelRunner"]
 
@@ -155,8 +156,13 @@ class ModelRunner:
         indices = [index for index, row in enumerate(plan_rows) if row.is_sampled]
         rows = [plan_rows[index] for index in indices]
         if isinstance(self._model, Decoder) and rows and are_only_drawn(plan_rows):
-            return self._draw(plan.step_id, batch, indices, rows)
-        sampled, prompts = self._run_model(batch, plan_rows, rows)
+            inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
+            drawn = self._model.draw(*inputs, self._settings.of(rows))
+            if len(drawn.token_ids) == len(rows):
+                return self._single_tokens(plan.step_id, batch, drawn, indices, rows)
+            sampled, prompts = sampled_rows(rows, drawn), PromptLogprobs()
+        else:
+            sampled, prompts = self._run_model(batch, plan_rows, rows)
         self._batch_builder.remember(
             [row.slot for row in rows], np.array([entry.token_ids[-1] for entry in sampled], dtype=np.int64)
         )
@@ -178,16 +184,18 @@ class ModelRunner:
             prompt_logprobs=prompts.logprobs,
         )
 
-    def _draw(
-        self, step_id: int, batch: StepBatch, indices: Sequence[int], rows: Sequence[PlanRow]
+    def _single_tokens(
+        self,
+        step_id: int,
+        batch: StepBatch,
+        drawn: DrawnTokens,
+        indices: Sequence[int],
+        rows: Sequence[PlanRow],
     ) -> StepResult:
-        """Run a step of which nothing is wanted but a token after each of ``rows``, which have ``indices``.
+        """The result of a step of which nothing is wanted but a token after each of ``rows``, at ``indices``.
 
         Nothing is made for a single row: most steps are such, and the device waits meanwhile.
         """
-        assert isinstance(self._model, Decoder)
-        inputs = batch.token_ids, batch.attention, self._kv_cache, batch.logit_rows
-        drawn = self._model.draw(*inputs, self._settings.of(rows))
         is_finite = np.isfinite(drawn.highest)
         errors = dict(batch.errors)
         if not is_finite.all():

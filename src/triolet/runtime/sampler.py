@@ -102,8 +102,8 @@ class Sampler:
         ]
 
     def _sample_plain(self, logits: Tensor, rows: Sequence[PlanRow]) -> list[SampledRow]:
-        """Where nothing is asked for but to draw a token, which is most of the time."""
-        return sampled_rows(self._ops.draw(logits, draw_settings(rows)))
+        """Where nothing is asked for but to draw tokens, which is most of the time."""
+        return sampled_rows(rows, self._ops.draw(logits, draw_settings(rows)))
 
     def _commit(self, row: PlanRow, sampled: SampledRow) -> SampledRow:
         if sampled.error is not None:
@@ -156,7 +156,8 @@ class Sampler:
                     return failure
                 break
             token_ids.append(step.token_ids[first + offset])
-            if token_ids[-1] != guess:
+            # After an end, though it was guessed, a grammar has nothing more to say.
+            if token_ids[-1] != guess or guess in row.request.stop_token_ids:
                 break
         if row.request.num_logprobs is None:
             return SampledRow(token_ids=tuple(token_ids))
@@ -234,24 +235,39 @@ def _chunks(rows: Sequence[PlanRow]) -> Iterator[Sequence[PlanRow]]:
 
 def are_only_drawn(rows: Sequence[PlanRow]) -> bool:
     """Whether nothing is asked for after a step over ``rows`` but to draw tokens, and not too many."""
-    return len(rows) <= MAX_DRAWN and all(
+    return sum(row.num_draft_tokens + 1 for row in rows) <= MAX_DRAWN and all(
         _is_plain(row) and row.request.num_prompt_logprobs is None for row in rows
     )
 
 
-def sampled_rows(drawn: DrawnTokens) -> list[SampledRow]:
-    """What becomes of rows of which nothing was asked but to draw a token."""
-    return [
-        SampledRow(token_ids=(token_id,)) if is_finite else SampledRow(token_ids=(0,), error=NOT_FINITE)
-        for token_id, is_finite in zip(
-            drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist(), strict=True
-        )
-    ]
+def sampled_rows(rows: Sequence[PlanRow], drawn: DrawnTokens) -> list[SampledRow]:
+    """What becomes of rows of which nothing was asked but to draw a token after each of their positions."""
+    token_ids, is_finite = drawn.token_ids.tolist(), np.isfinite(drawn.highest).tolist()
+    sampled: list[SampledRow] = []
+    first = 0
+    for row in rows:
+        last = first
+        if row.num_draft_tokens:
+            last += _num_right(draft_of(row), token_ids[first:], is_finite[first:])
+        if is_finite[first]:
+            sampled.append(SampledRow(token_ids=tuple(token_ids[first : last + 1])))
+        else:
+            sampled.append(SampledRow(token_ids=(0,), error=NOT_FINITE))
+        first += row.num_draft_tokens + 1
+    return sampled
+
+
+def _num_right(draft: Sequence[int], token_ids: Sequence[int], is_finite: Sequence[bool]) -> int:
+    """How many guesses are what was drawn, up to the first after which nothing could be."""
+    for index, guess in enumerate(draft):
+        if token_ids[index] != guess or not is_finite[index + 1]:
+            return index
+    return len(draft)
 
 
 def _is_plain(row: PlanRow) -> bool:
-    """Whether a row has one token to be drawn, and nothing else to be done about it."""
-    return not row.num_draft_tokens and not _looks_at_logits(row.request)
+    """Whether a row's tokens are to be drawn, and nothing else is to be done about them."""
+    return not _looks_at_logits(row.request)
 
 
 def _looks_at_logits(request: Request) -> bool:

@@ -20,7 +20,7 @@ class SchedulerConfig:
     """The limits. Tokens for ``max_num_batched_tokens`` (a step), ``max_model_len`` (prompt plus output),
     ``block_size`` (a block), ``max_num_queued_tokens`` (prompts that wait) and
     ``long_prefill_token_threshold`` (of one prompt in a step with decodes; 0: no
-    limit); counts for the others."""
+    limit); counts for the others. ``row_group``: see :class:`~triolet.scheduling.speculation.Speculator`."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -34,6 +34,7 @@ class SchedulerConfig:
     scheduling_policy: SchedulingPolicy = "fcfs"
     speculation: Speculation = "off"
     num_speculative_tokens: int = 4
+    row_group: int | None = None
 
     def num_blocks_for(self, num_tokens: int, group: LayerGroup) -> int:
         """How many blocks of a layer group a sequence of ``num_tokens`` owns at most at any time."""

@@ -80,7 +80,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self._table = SequenceTable(config)
-        self._speculator = Speculator(config.speculation, config.num_speculative_tokens)
+        self._speculator = Speculator(config.speculation, config.num_speculative_tokens, config.row_group)
         self._pace = PromptPace()
         self._in_flight: deque[tuple[StepPlan, list[Sequence]]] = deque()
         self._num_plans = 0
@@ -281,11 +281,13 @@ class Scheduler:
 
     def _add_with_drafts(self, step: _Step, decodes: list[Sequence]) -> None:
         """Add decodes and, as far as budget and free blocks reach, guesses at what comes after them."""
-        num_prompt_tokens = sum(sequence.num_pending_tokens for sequence in self._prompts())
-        break_even = self._speculator.break_even(min(len(decodes) + num_prompt_tokens, step.budget))
+        break_even = self._speculator.break_even(len(decodes))
+        room = min(step.budget - len(decodes), self._speculator.room(len(decodes)))
         for index, sequence in enumerate(decodes):
-            room = step.budget - (len(decodes) - index)
-            step.add(sequence, 1, self._draft(sequence, room, break_even))
+            share = -(-room // (len(decodes) - index))
+            draft = self._draft(sequence, share, break_even)
+            step.add(sequence, 1, draft)
+            room -= draft.num_tokens
 
     def _is_ready_to_decode(self, sequence: Sequence) -> bool:
         if sequence.status is not SequenceStatus.RUNNING or sequence.num_pending_tokens != 1:
@@ -297,7 +299,7 @@ class Scheduler:
         if sequence.speculation is None:
             return True
         # Guesses need the token in flight, and where they pay they gain more than a step under way does.
-        return not sequence.speculation.is_due(self._speculator.break_even(self.num_running))
+        return not sequence.speculation.is_due
 
     def _grow_or_preempt(self, sequence: Sequence) -> bool:
         """Have a block for the sequence's next position; False if it has to do without.
@@ -320,7 +322,7 @@ class Scheduler:
             sequence.speculation.skip()
             return NO_DRAFT
         limit = min(room, sequence.max_length - len(sequence.token_ids) - 1)
-        draft = sequence.speculation.propose(sequence.token_ids, limit, break_even)
+        draft = self._speculator.propose(sequence.speculation, sequence.token_ids, limit, break_even)
         return draft if self._table.grow(sequence, 1 + draft.num_tokens) else NO_DRAFT
 
     def _prompts(self) -> list[Sequence]:

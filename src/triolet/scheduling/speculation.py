@@ -1,15 +1,14 @@
 """How far to guess ahead: as far as it pays, for each sequence by itself.
 
-A step costs a fixed part and a part for each token (see :mod:`triolet.scheduling.step_cost`). So a step over
-N tokens gets cheaper by the token with each one added, and a guess pays where the chance that it is kept is
-above **N ÷ (N + fixed part in tokens)**: a tenth or so for one sequence alone, nearly one in a large batch.
-Guesses of a draft model cost its own steps as well.
+A guess adds a row to a step, which takes a little longer (:mod:`triolet.scheduling.step_cost`); the same time
+would give so many tokens without guesses. It pays where the chance that it is kept is above that. The j-th
+guess in a row is kept only if all before it are, so its chance is the product of theirs, each as
+:mod:`triolet.scheduling.acceptance` knows it. Guesses of a draft model cost its own steps as well.
 
-If each guess is right with chance p, the j-th in a row is kept with chance pʲ; so guessing goes as far as pʲ
-is above the break-even. Each sequence keeps its own running estimate of p: its guesses get longer as they are
-right, shorter as they are wrong. Where not even the first pays, one is tried every few steps, twice as many
-steps later after each failure, and at once again after a success. A new sequence starts from what all
-together have seen, so that a workload without repetition soon costs next to nothing.
+Each sequence learns by itself how often its guesses are right, and starts from what all together have seen.
+What is not worth it is slowly forgotten, and so tried again now and then. Kernels compute rows in groups: the
+first row of another group costs as much as many more, so guesses fill up the group that the sequences
+themselves began.
 
 This module knows nothing of sequences, blocks or a clock.
 """
@@ -18,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 
 from triolet.args import Speculation
 from triolet.plan import StepPlan
+from triolet.scheduling.acceptance import Acceptance
 from triolet.scheduling.drafting import Drafter, NGramDrafter, SuffixDrafter
 from triolet.scheduling.step_cost import StepCost
 
@@ -29,13 +28,15 @@ __all__ = ["NO_DRAFT", "Draft", "SequenceSpeculation", "Speculator"]
 
 DRAFT_MODEL_COST = 0.25
 """What a token of a draft model costs, as a share of the model's own step."""
-FIRST_ACCEPTANCE = 0.8
-MAX_ACCEPTANCE = 0.999
+MIN_BREAK_EVEN = 0.08
+"""The time of a guess gives more tokens than without guesses: those of the guesses before it."""
 SEQUENCE_RATE = 1 / 8
 GLOBAL_RATE = 1 / 64
-MIN_PAUSE = 8
-MAX_PAUSE = 64
-"""Steps: a guess in 64 costs less than 1 %, and repetition that begins late is noticed soon enough."""
+FIRST_GAIN = 0.2
+MIN_GAIN = 0.03
+"""In tokens: what looking for a guess costs by itself, in a large batch."""
+GAIN_RATE = 1 / 32
+PAUSE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,59 +54,69 @@ NO_DRAFT = Draft()
 class SequenceSpeculation:
     """What one sequence has learnt about guessing. ``drafter`` None: the runner's draft model guesses.
 
-    ``acceptance``: running share of right ones among the guesses whose predecessors were right, 0 to 1.
+    ``gain``: tokens that looking for a guess has gained lately, each time, less what the guesses cost.
+    ``num_skipped``: steps since the last look. ``num_matched``, ``cost``: of the last draft, over how many
+    tokens it matched, and what a guess cost then, in tokens.
     """
 
     drafter: Drafter | None
-    max_length: int
-    acceptance: float
-    pause: int = MIN_PAUSE
-    num_paused: int = 0
+    acceptance: Acceptance
+    gain: float = FIRST_GAIN
+    num_skipped: int = 0
+    num_matched: int = 0
+    cost: float = 0.0
 
     def propose(self, token_ids: Sequence[int], limit: int, break_even: float) -> Draft:
         """Guess at up to ``limit`` tokens after ``token_ids``, those that are worth it (see the module)."""
-        if not self.is_due(break_even):
+        if limit < 1 or not self.is_due:
             self.skip()
             return NO_DRAFT
-        length = min(limit, max(1, self.length_for(break_even)))
-        if length < 1:
-            return NO_DRAFT
-        if self.drafter is None:
-            return Draft(length)
-        draft = self.drafter.propose(token_ids, length)
-        return Draft(len(draft), draft)
+        self.num_skipped = 0
+        guess: tuple[int, ...] = ()
+        if self.drafter is not None:
+            guess, self.num_matched = self.drafter.propose(token_ids, limit)
+            limit = len(guess)
+        length = self.acceptance.length(self.num_matched, limit, break_even)
+        if length:
+            self.cost = break_even
+            return Draft(length, guess[:length])
+        if limit:
+            self.acceptance.decline(self.num_matched)
+        self._learn_gain(0.0)
+        return NO_DRAFT
 
-    def is_due(self, break_even: float) -> bool:
-        """Whether the next step is to have a guess, because it pays or to see whether it would."""
-        return self.num_paused + 1 >= self.pause or self.length_for(break_even) > 0
+    @property
+    def is_due(self) -> bool:
+        """Whether to look for a guess in the next step: while that gains something, and else now and then."""
+        return self.gain >= MIN_GAIN or self.num_skipped + 1 >= PAUSE
 
     def skip(self) -> None:
-        """A step goes by without a guess."""
-        self.num_paused += 1
-
-    def length_for(self, break_even: float) -> int:
-        """How many guesses in a row are each kept with a chance of at least ``break_even``."""
-        if self.acceptance < break_even:
-            return 0
-        longest = log(break_even) / log(min(self.acceptance, MAX_ACCEPTANCE))
-        return min(int(longest), self.max_length)
+        """A step goes by without a look."""
+        self.num_skipped += 1
 
     def record(self, num_proposed: int, num_accepted: int) -> None:
         """So many of the guesses in a step were right."""
-        self.acceptance = _update(self.acceptance, SEQUENCE_RATE, num_proposed, num_accepted)
-        self.num_paused = 0
-        self.pause = 1 if num_accepted else min(max(MIN_PAUSE, 2 * self.pause), MAX_PAUSE)
+        self.acceptance.record(self.num_matched, num_proposed, num_accepted, SEQUENCE_RATE)
+        self._learn_gain(num_accepted - num_proposed * self.cost)
+
+    def _learn_gain(self, num_tokens: float) -> None:
+        self.gain += GAIN_RATE * (num_tokens - self.gain)
 
 
 class Speculator:
-    """Starts the guessing of each sequence and keeps the totals."""
+    """Starts the guessing of each sequence and keeps the totals.
 
-    def __init__(self, kind: Speculation, max_length: int) -> None:
+    ``row_group``: so many rows of a step are computed together; None where that makes no difference.
+    """
+
+    def __init__(self, kind: Speculation, max_length: int, row_group: int | None = None) -> None:
         self.kind = kind
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
         self._max_length = max_length
-        self._acceptance = FIRST_ACCEPTANCE
+        self._row_group = row_group
+        self._acceptance = Acceptance(is_looked_up=kind != "draft")
+        self._gain = FIRST_GAIN
         self._cost = StepCost()
 
     def start(self) -> SequenceSpeculation | None:
@@ -115,27 +126,38 @@ class Speculator:
         drafter: Drafter | None = None
         if self.kind != "draft":
             drafter = NGramDrafter() if self.kind == "ngram" else SuffixDrafter()
-        return SequenceSpeculation(drafter, self._max_length, self._acceptance)
+        return SequenceSpeculation(drafter, self._acceptance.copy(), self._gain)
 
-    def break_even(self, num_tokens: int) -> float:
-        """The share of right guesses above which they pay in a step over ``num_tokens`` other tokens."""
+    def break_even(self, num_sequences: int) -> float:
+        """The chance of being kept above which a guess pays in a step of so many sequences."""
         own_cost = DRAFT_MODEL_COST if self.kind == "draft" else 0.0
-        return num_tokens / (num_tokens + self._cost.fixed_in_tokens) + own_cost
+        return max(self._cost.guess_in_tokens(num_sequences), MIN_BREAK_EVEN) + own_cost
+
+    def room(self, num_sequences: int) -> int:
+        """The most guesses in a step of so many sequences."""
+        if self._row_group is None:
+            return num_sequences * self._max_length
+        return min(num_sequences * self._max_length, -num_sequences % self._row_group)
+
+    def propose(
+        self, speculation: SequenceSpeculation, token_ids: Sequence[int], limit: int, break_even: float
+    ) -> Draft:
+        """See :meth:`SequenceSpeculation.propose`."""
+        draft = speculation.propose(token_ids, min(limit, self._max_length), break_even)
+        if not draft.num_tokens:
+            self._gain += GLOBAL_RATE * (speculation.gain - self._gain)
+        return draft
 
     def observe(self, plan: StepPlan, seconds: float) -> None:
         """A step took so long. Only those without prompts tell what a guess costs."""
-        if all(row.num_tokens == row.num_draft_tokens + 1 for row in plan.rows):
-            self._cost.observe(plan.num_tokens, seconds)
+        num_guesses = sum(row.num_draft_tokens for row in plan.rows)
+        if plan.num_tokens == len(plan.rows) + num_guesses:
+            self._cost.observe(len(plan.rows), num_guesses, seconds)
 
     def record(self, speculation: SequenceSpeculation, num_proposed: int, num_accepted: int) -> None:
         """So many of the guesses for a sequence in a step were right."""
         speculation.record(num_proposed, num_accepted)
-        self._acceptance = _update(self._acceptance, GLOBAL_RATE, num_proposed, num_accepted)
+        self._acceptance.record(speculation.num_matched, num_proposed, num_accepted, GLOBAL_RATE)
+        self._gain += GLOBAL_RATE * (speculation.gain - self._gain)
         self.num_draft_tokens += num_proposed
         self.num_accepted_tokens += num_accepted
-
-
-def _update(acceptance: float, rate: float, num_proposed: int, num_accepted: int) -> float:
-    """The running share after so many right guesses and, if they were not all, a wrong one."""
-    acceptance = 1 - (1 - acceptance) * (1 - rate) ** num_accepted
-    return acceptance if num_accepted == num_proposed else acceptance * (1 - rate)

@@ -106,6 +106,15 @@ def test_a_row_ends_after_the_first_guess_that_is_wrong(guesses: list[int], seed
     assert sampled == SampledRow(token_ids=tuple(best[: num_right + 1]))
 
 
+def test_nothing_comes_after_an_end_that_was_guessed() -> None:
+    """A grammar would have to allow it, and after an end it allows nothing."""
+    logits = torch.zeros(3, 5)
+    logits[0, 3] = logits[1, 4] = logits[2, 1] = 1.0
+    row = make_row((0, 3, 4), num_draft_tokens=2, num_logprobs=0, stop_token_ids=frozenset({4}))
+    (sampled,) = Sampler(5).sample(logits, [row], torch.clone)
+    assert sampled.token_ids == (3, 4)
+
+
 def test_an_error_after_a_right_guess_waits_for_its_turn() -> None:
     logits = torch.zeros(3, 5)
     logits[0, 3] = logits[1, 4] = 1.0

@@ -116,15 +116,25 @@ def test_guesses_throw_nothing_out() -> None:
     assert harness.scheduler.statistics().num_preemptions == 0
 
 
-def test_hardly_anything_is_guessed_beside_a_long_prompt() -> None:
+def test_guesses_are_made_beside_a_long_prompt_too() -> None:
     harness = harness_of("draft", max_num_batched_tokens=64, max_model_len=2000, num_blocks=1000)
     harness.add(make_request(0, 4, 200))
     for _ in range(3):
         harness.step()
     harness.add(make_request(1, 1000, 1))
     harness.step()
-    num_drafts = [row.num_draft_tokens for _ in range(8) for row in rows(harness)]
-    assert sum(num_drafts) < len(num_drafts)
+    plan = rows(harness)
+    assert plan[0].num_draft_tokens > 0
+    assert sum(row.num_tokens for row in plan) == 64
+    harness.run()
+
+
+def test_guesses_fill_up_rows_that_are_computed_together_and_no_more() -> None:
+    harness = harness_of("draft", row_group=8, max_num_batched_tokens=64)
+    for request_id in range(3):
+        harness.add(make_request(request_id, 4, 40))
+    for _ in range(10):
+        assert sum(row.num_tokens for row in rows(harness) if row.num_draft_tokens) <= 8
     harness.run()
 
 
