@@ -43,7 +43,7 @@ from triolet.runtime import cuda
 from triolet.runtime.overlapped_runner import OverlappedRunner
 from triolet_kernels.ops import Ops, select_ops
 
-__all__ = ["Check", "about", "busy_share", "command_of", "main", "run_here", "run_steps"]
+__all__ = ["SECONDS", "SHARES", "Check", "about", "busy_share", "command_of", "main", "run_here", "run_steps"]
 
 SECONDS = 520.0
 SHARES = {

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from bench.gpu_check import main
+from bench.gpu_check import SECONDS, SHARES, main
 from bench.gpu_models import MODELS
 from bench.gpu_peer import transformers_decode
+from bench.gpu_timing import Budget, Figures
 
-from bench import gpu_timing
+from bench import gpu_parts, gpu_timing
 from triolet.runtime import cuda
 
 ROOT = Path(__file__).parents[2]
@@ -95,3 +97,23 @@ def test_it_needs_nothing_that_is_not_said_to_be_needed() -> None:
         check=True,
         env={"PYTHONPATH": "src:kernels", "PATH": "/usr/bin"},
     )
+
+
+def test_it_ends_within_nine_minutes_even_if_every_part_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def hang(command: Sequence[str], seconds: float) -> str:
+        nonlocal now
+        now += seconds
+        return "ended"
+
+    monkeypatch.setattr(gpu_parts, "_run", hang)
+    figures = Figures(None, Budget(SECONDS, clock=lambda: now), {})
+    gpu_parts.run_apart(figures, SHARES, tmp_path / "out.json", lambda *_: ())
+    assert now == pytest.approx(SECONDS)
+    assert now < 9 * 60
+    assert [(row["section"], row["value"]) for row in figures.rows] == [
+        (name, "failed: ended") for name in SHARES
+    ]
