@@ -166,20 +166,28 @@ struct Attention : Inputs<T, E> {
 template <class T, class E>
 class Worker {
 public:
-    explicit Worker(const Attention<T, E>& attention) : attention_(attention), reader_(attention.geometry) {}
+    explicit Worker(const Attention<T, E>& attention)
+        : attention_(attention), reader_(attention.geometry), fetching_(attention.geometry) {}
 
-    // One tile and group of heads over all its keys.
-    void run_tile(const TokenTile& tile, int64_t group) {
+    // One tile and group of heads over all its keys. Units are numbered tile by tile and group by group.
+    void run_tile(const TokenTile* tiles, int64_t num_units, int64_t unit) {
+        const int64_t count = attention_.groups.count, group = unit % count;
+        const TokenTile& tile = tiles[unit / count];
         alignas(64) float total_memory[kTileRows * (kMaxHeadDim + 2)], part_memory[kGroupRows * (kMaxHeadDim + 2)];
         RowStates total = attention_.states_in(total_memory, kTileRows);
         RowStates part = attention_.states_in(part_memory, kGroupRows);
         gather(tile, group);
         total.clear(num_rows_, attention_.geometry.head_dim);
-        attention_.find_chunks(tile, group, tile.first_span(), next_);
+        if (unit != next_unit_) find_first_chunks(tiles, unit);
         for (int64_t span = tile.first_span(); span < tile.end_span(); ++span) {
             chunks_ = next_;
-            attention_.find_chunks(tile, group, span + 1, next_);
-            const Chunks<T>& chunks = reader_.read(chunks_, next_);
+            if (span + 1 < tile.end_span())
+                attention_.find_chunks(tile, group, span + 1, next_);
+            else if (unit + 1 < num_units)
+                find_first_chunks(tiles, unit + 1);
+            else
+                next_.count = 0;
+            const Chunks<T>& chunks = read();
             for (int row = 0; row < num_rows_; row += kGroupRows) {
                 attend(row, chunks, part);
                 attention_.merge(total.from(row, attention_.geometry.head_dim), part, num_group_rows(row));
@@ -198,7 +206,7 @@ public:
         if (unit + 1 < num_units) find_chunks(shared, unit + 1);
         if (chunks_.count == 0) return;
         gather(tile, unit % attention_.groups.count);
-        const Chunks<T>& chunks = reader_.read(chunks_, next_);
+        const Chunks<T>& chunks = read();
         RowStates sums = attention_.states_in(parts, num_rows_);
         for (int row = 0; row < num_rows_; row += kGroupRows)
             attend(row, chunks, sums.from(row, attention_.geometry.head_dim));
@@ -241,23 +249,40 @@ private:
         }
     }
 
+    // Those of the first span of a tile and group of heads; none where spans are shared out.
+    void find_first_chunks(const TokenTile* tiles, int64_t unit) {
+        const TokenTile& tile = tiles[unit / attention_.groups.count];
+        next_.count = 0;
+        if (tile.shared_index < 0)
+            attention_.find_chunks(tile, unit % attention_.groups.count, tile.first_span(), next_);
+        next_unit_ = unit;
+    }
+
     void find_chunks(const TokenTile* shared, int64_t unit) {
         const int64_t count = attention_.groups.count, span = unit / count;
         attention_.find_chunks(shared[span / attention_.num_spans], unit % count, span % attention_.num_spans, next_);
         next_unit_ = unit;
     }
 
-    // Sums of one group of rows over the chunks; the next ones are fetched from memory on the way, once.
+    // The chunks. The next ones are fetched on the way, here and beside the rows that go through these first.
+    const Chunks<T>& read() {
+        const int64_t num_pieces = reader_.kPieces + Rows::num_pieces(attention_.geometry.head_dim);
+        fetching_.start(next_, chunks_.count * num_pieces);
+        return reader_.read(chunks_, fetching_);
+    }
+
+    // Sums of one group of rows over the chunks.
     void attend(int row, const Chunks<T>& chunks, const RowStates& sums) {
-        Rows::attend(session_, num_group_rows(row), chunks, row ? nullptr : &next_,
+        Rows::attend(session_, num_group_rows(row), chunks, fetching_,
                      query_ + row * attention_.geometry.head_dim, positions_ + row, reader_.geometry, sums);
     }
 
     const Attention<T, E>& attention_;
     CacheReader<T, E> reader_;
+    Fetching<T, E> fetching_;
     typename Rows::Session session_;
     Chunks<E> chunks_, next_;
-    int64_t next_unit_ = -1;  // that the next chunks are of, where spans are shared out
+    int64_t next_unit_ = -1;  // that the next chunks are of
     int num_rows_ = 0;
     int64_t positions_[kTileRows];
     alignas(64) T query_[kTileRows * kMaxHeadDim];  // of each group of rows as Rows::put_query has it
@@ -294,7 +319,7 @@ bool run(const Inputs<T, E>& inputs, RunTeam run_team, int64_t num_threads) {
             const TokenTile& tile = tiles.values[unit / num_groups];
             int64_t group = unit % num_groups;
             if (tile.shared_index < 0)
-                worker.run_tile(tile, group);
+                worker.run_tile(tiles.values, num_tiles * num_groups, unit);
             else
                 worker.join_spans(tile, group, parts_of(tile.shared_index, group), size);
         };

@@ -45,19 +45,6 @@ struct Chunk {
     const T* values;
     int64_t first;  // position of the first key
     int num_keys;   // keys that have been written
-
-    // Start its way from memory: blocks are too short for the hardware to guess the next.
-    // Always inlined: GCC 12 takes a function that only prefetches for one without effect, and drops the call.
-    TRIOLET_INLINE void prefetch_keys(const ChunkGeometry& geometry) const {
-        constexpr int64_t kLine = 64 / sizeof(T), P = PairSize<T>::value;
-        for (int64_t pair = 0; pair < geometry.head_dim / P; ++pair)
-            for (int64_t i = 0; i < geometry.chunk * P; i += kLine)
-                __builtin_prefetch(keys + pair * geometry.block_size * P + i, 0, 2);
-    }
-    TRIOLET_INLINE void prefetch_values(const ChunkGeometry& geometry) const {
-        constexpr int64_t kLine = 64 / sizeof(T);
-        for (int64_t i = 0; i < geometry.chunk * geometry.head_dim; i += kLine) __builtin_prefetch(values + i, 0, 2);
-    }
 };
 
 // Of codes, which are read before the kernels get to see them.
@@ -69,14 +56,6 @@ struct Chunk<Code> {
     const bf16* value_scales;
     int64_t first;  // position of the first key
     int num_keys;   // keys that have been written
-
-    TRIOLET_INLINE void prefetch_scales() const {
-        __builtin_prefetch(key_scales, 0, 2);
-        __builtin_prefetch(value_scales, 0, 2);
-    }
-    TRIOLET_INLINE void prefetch_values(const ChunkGeometry& geometry) const {
-        for (int64_t i = 0; i < geometry.chunk * geometry.head_dim; i += 64) __builtin_prefetch(values + i, 0, 2);
-    }
 };
 
 // What a tile of rows sees of a span, in order.
@@ -251,14 +230,17 @@ struct VectorRows {
         for (int64_t d = 0; d < head_dim; ++d) target[d / P * count * P + d % P] = source[d];
     }
 
-    // Sums of a group of rows over a span. What comes `next`, if it is given, is fetched from memory.
-    template <class E>
-    static void attend(Session&, int num_rows, const Chunks<T>& chunks, const Chunks<E>* next, const T* query,
+    // Pieces of work on a chunk beside which to fetch.
+    static int64_t num_pieces(int64_t) { return 1; }
+
+    // Sums of a group of rows over a span. What comes next is fetched on the way.
+    template <class Fetching>
+    static void attend(Session&, int num_rows, const Chunks<T>& chunks, Fetching& fetching, const T* query,
                        const int64_t* positions, const ChunkGeometry& geometry, const RowStates& states) {
         alignas(64) float sums[kGroupRows * kLanes] = {};
         states.clear(num_rows, geometry.head_dim);
         for (int i = 0; i < chunks.count; ++i) {
-            fetch_ahead(chunks, i, next, geometry);
+            fetching.beside();
             for (int row = 0; row < num_rows; row += kRows) {
                 int count = num_rows - row < kRows ? num_rows - row : kRows;
                 if (chunks.chunk[i].first > positions[row + count - 1]) continue;
@@ -270,16 +252,6 @@ struct VectorRows {
     }
 
 private:
-    static TRIOLET_INLINE void fetch_ahead(const Chunks<T>& chunks, int i, const Chunks<T>* next,
-                                           const ChunkGeometry& geometry) {
-        const Chunk<T>* ahead = i + 1 < chunks.count ? &chunks.chunk[i + 1] : next && next->count ? next->chunk : nullptr;
-        if (ahead) ahead->prefetch_keys(geometry), ahead->prefetch_values(geometry);
-    }
-    static TRIOLET_INLINE void fetch_ahead(const Chunks<T>&, int i, const Chunks<Code>* next,
-                                           const ChunkGeometry& geometry) {
-        if (next && i < next->count) next->chunk[i].prefetch_values(geometry);
-    }
-
     using Kernel = void (*)(const Chunk<T>&, const T*, const int64_t*, const ChunkGeometry&, float*, float*, float*);
 
     static Kernel kernel_for(int count) {

@@ -23,16 +23,20 @@ struct TileRows {
         memcpy(query + row * head_dim, source, head_dim * sizeof(bf16));
     }
 
-    // Sums of a group of rows over a span. What comes `next`, if it is given, is fetched from memory.
-    template <class E>
-    static void attend(Session& session, int num_rows, const Chunks<bf16>& chunks, const Chunks<E>* next,
+    // Pieces of work on a chunk beside which to fetch: each tile of keys or values.
+    static int64_t num_pieces(int64_t head_dim) { return head_dim / 8; }
+
+    // Sums of a group of rows over a span. What comes next is fetched on the way.
+    template <class Fetching>
+    static void attend(Session& session, int num_rows, const Chunks<bf16>& chunks, Fetching& fetching,
                        const bf16* query, const int64_t* positions, const ChunkGeometry& geometry,
                        const RowStates& states) {
         alignas(64) float scores[kGroupRows * kSpan];
         int count = chunks.up_to(positions[num_rows - 1]);
         if (count == 0) return states.clear(num_rows, geometry.head_dim);
         const bool has_second = session.use(num_rows) > kTile;
-        (has_second ? score_keys<true, E> : score_keys<false, E>)(chunks, count, next, query, geometry, scores);
+        (has_second ? score_keys<true, Fetching> : score_keys<false, Fetching>)(chunks, count, fetching, query, geometry,
+                                                                                scores);
         for (int row = 0; row < num_rows; ++row)
             weigh_row(scores + row * kSpan, count, positions[row] + 1 - chunks.chunk[0].first,
                       geometry, states.maximum[row], states.sum[row]);
@@ -40,37 +44,34 @@ struct TileRows {
         alignas(64) bf16 written[kChunk * kMaxHeadDim];
         if (last.num_keys < kChunk) copy_written(last, geometry.head_dim, written);
         const bf16* last_values = last.num_keys < kChunk ? written : last.values;
-        (has_second ? add_values<true, E> : add_values<false, E>)(chunks, count, next, last_values, scores, geometry,
-                                                            states.values);
+        (has_second ? add_values<true, Fetching> : add_values<false, Fetching>)(chunks, count, fetching, last_values,
+                                                                                scores, geometry, states.values);
     }
 
 private:
     static constexpr int kTile = 16;
 
     // scores[row][key] = query · key
-    template <bool HAS_SECOND, class E>
-    static void score_keys(const Chunks<bf16>& chunks, int count, const Chunks<E>* next, const bf16* query,
+    template <bool HAS_SECOND, class Fetching>
+    static void score_keys(const Chunks<bf16>& chunks, int count, Fetching& fetching, const bf16* query,
                            const ChunkGeometry& geometry, float* scores) {
         const int64_t query_stride = geometry.head_dim * int64_t(sizeof(bf16)), key_stride = geometry.block_size * 4;
         for (int i = 0; i < count; ++i) {
-            const Chunk<E>* ahead = next && i < next->count ? &next->chunk[i] : nullptr;
             asm volatile("" ::: "memory");  // tile instructions do not tell the compiler what they read and write
             clear<HAS_SECOND>();
             for (int64_t d = 0; d < geometry.head_dim; d += 32) {
                 const bf16* pairs = chunks.chunk[i].keys + d * geometry.block_size;
                 _tile_loadd(4, query + d, query_stride);
                 if constexpr (HAS_SECOND) _tile_loadd(5, query + kTile * geometry.head_dim + d, query_stride);
-                multiply<HAS_SECOND>(pairs, pairs + 32, key_stride, [&](int half) __attribute__((always_inline)) {
-                    if (ahead) fetch_beside_keys(*ahead, d + half * kTile, geometry);
-                });
+                multiply<HAS_SECOND>(pairs, pairs + 32, key_stride, fetching);
             }
             save<HAS_SECOND>(scores + i * kChunk, kSpan);
         }
     }
 
     // values[row] = weights · values
-    template <bool HAS_SECOND, class E>
-    static void add_values(const Chunks<bf16>& chunks, int count, const Chunks<E>* next, const bf16* last_values,
+    template <bool HAS_SECOND, class Fetching>
+    static void add_values(const Chunks<bf16>& chunks, int count, Fetching& fetching, const bf16* last_values,
                            const float* scores, const ChunkGeometry& geometry, float* values) {
         const int64_t head_dim = geometry.head_dim, weight_stride = kSpan * int64_t(sizeof(float));
         const bf16* weights = reinterpret_cast<const bf16*>(scores);
@@ -78,13 +79,10 @@ private:
             asm volatile("" ::: "memory");
             clear<HAS_SECOND>();
             for (int i = 0; i < count; ++i) {
-                const Chunk<E>* ahead = next && i < next->count ? &next->chunk[i] : nullptr;
                 const bf16* pairs = (i == count - 1 ? last_values : chunks.chunk[i].values) + d * 2;
                 _tile_loadd(4, weights + i * kChunk, weight_stride);
                 if constexpr (HAS_SECOND) _tile_loadd(5, weights + kTile * kSpan * 2 + i * kChunk, weight_stride);
-                multiply<HAS_SECOND>(pairs, pairs + 32, head_dim * 4, [&](int half) __attribute__((always_inline)) {
-                    if (ahead) fetch_beside_values(*ahead, d + half * kTile, geometry);
-                });
+                multiply<HAS_SECOND>(pairs, pairs + 32, head_dim * 4, fetching);
             }
             save<HAS_SECOND>(values + d, head_dim);
         }
@@ -102,42 +100,13 @@ private:
         }
     }
 
-    // A part of what comes next, beside the keys and values of some dimensions. Few lines at a time, or what is loaded
-    // would have to wait for them.
-    static TRIOLET_INLINE void fetch_beside_keys(const Chunk<bf16>& ahead, int64_t d, const ChunkGeometry& geometry) {
-        prefetch(ahead.keys + d * geometry.block_size, geometry.block_size * 2);
-    }
-    static TRIOLET_INLINE void fetch_beside_values(const Chunk<bf16>& ahead, int64_t d, const ChunkGeometry&) {
-        prefetch(ahead.values + d * kChunk, 64);
-    }
-    // Of codes that is half of the values each time.
-    static TRIOLET_INLINE void fetch_beside_keys(const Chunk<Code>& ahead, int64_t d, const ChunkGeometry&) {
-        prefetch_codes(ahead.values + d * kChunk / 2);
-    }
-    static TRIOLET_INLINE void fetch_beside_values(const Chunk<Code>& ahead, int64_t d, const ChunkGeometry& geometry) {
-        prefetch_codes(ahead.values + (geometry.head_dim + d) * kChunk / 2);
-    }
-    static TRIOLET_INLINE void prefetch_codes(const Code* first) {
-#pragma GCC unroll 4
-        for (int line = 0; line < kTile * kChunk / 2 / 64; ++line) __builtin_prefetch(first + line * 64, 0, 2);
-    }
-
-    // 16 lines, in pairs.
-    static TRIOLET_INLINE void prefetch(const bf16* first, int64_t stride) {
-#pragma GCC unroll 8
-        for (int pair = 0; pair < 8; ++pair) {
-            __builtin_prefetch(first + pair * stride, 0, 2);
-            __builtin_prefetch(first + pair * stride + 32, 0, 2);
-        }
-    }
-
-    template <bool HAS_SECOND, class Beside>
-    static TRIOLET_INLINE void multiply(const bf16* left, const bf16* right, int64_t stride, const Beside& beside) {
+    template <bool HAS_SECOND, class Fetching>
+    static TRIOLET_INLINE void multiply(const bf16* left, const bf16* right, int64_t stride, Fetching& fetching) {
         _tile_stream_loadd(6, left, stride);
-        beside(0);
+        fetching.beside();
         _tile_dpbf16ps(0, 4, 6);
         _tile_stream_loadd(7, right, stride);
-        beside(1);
+        fetching.beside();
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (HAS_SECOND) {
             _tile_dpbf16ps(2, 5, 6);

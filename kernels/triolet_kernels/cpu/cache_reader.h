@@ -3,8 +3,8 @@
 // The kernels that multiply them need not know in which form a cache keeps them.
 #pragma once
 
-#include "attention_chunk.h"
 #include "cache_codes.h"
+#include "cache_fetching.h"
 
 namespace {
 
@@ -59,25 +59,21 @@ struct Spreading<bf16> {
 
 #endif
 
-// Keys of a chunk, as a block of as many tokens has them. What comes next, if it is given, is fetched on the way.
+// Keys of a chunk, as a block of as many tokens has them.
 template <class T>
-TRIOLET_INLINE void spread_keys(const Chunk<Code>& chunk, const Chunk<Code>* next, const ChunkGeometry& geometry,
-                                T* target) {
+TRIOLET_INLINE void spread_keys(const Chunk<Code>& chunk, const ChunkGeometry& geometry, T* target) {
     constexpr int64_t P = PairSize<T>::value, kWidth = Spreading<T>::kWidth;
     const int64_t stride = geometry.block_size * P, size = geometry.chunk * P;
-    const int64_t to_next = next ? next->keys - chunk.keys : 0;
-    if (next) next->prefetch_scales();
     for (int64_t i = 0; i < size; i += kWidth) {
         auto factors = Spreading<T>::of_keys(chunk.key_scales + i / P);
         const Code* codes = chunk.keys + i;
         for (int64_t d = 0; d < geometry.head_dim; d += P, codes += stride) {
-            if (i == 0) __builtin_prefetch(codes + to_next, 0, 2);
             Spreading<T>::spread(codes, factors, target + d * geometry.chunk + i);
         }
     }
 }
 
-// Values of a chunk. Those of the next are left to be fetched by the kernels, so that some lines are always on their way.
+// Values of a chunk, in the same way.
 template <class T>
 TRIOLET_INLINE void spread_values(const Chunk<Code>& chunk, const ChunkGeometry& geometry, T* target) {
     constexpr int64_t P = PairSize<T>::value, kWidth = Spreading<T>::kWidth;
@@ -105,7 +101,10 @@ public:
                 value_page + value_index<T>(offset, 0, geometry.head_dim), first, num_keys};
     }
 
-    const Chunks<T>& read(const Chunks<T>& chunks, const Chunks<T>&) { return chunks; }
+    // Pieces of work on a chunk beside which to fetch.
+    static constexpr int64_t kPieces = 0;
+
+    const Chunks<T>& read(const Chunks<T>& chunks, Fetching<T, T>&) { return chunks; }
 
     const ChunkGeometry geometry;  // of the chunks that have been read
 };
@@ -125,13 +124,16 @@ public:
                 first, num_keys};
     }
 
-    const Chunks<T>& read(const Chunks<Code>& chunks, const Chunks<Code>& next) {
+    static constexpr int64_t kPieces = 2;
+
+    const Chunks<T>& read(const Chunks<Code>& chunks, Fetching<T, Code>& fetching) {
         near_.count = chunks.count;
         for (int i = 0; i < chunks.count; ++i) {
             const Chunk<Code>& chunk = chunks.chunk[i];
-            const Chunk<Code>* ahead = i < next.count ? &next.chunk[i] : nullptr;
             const int64_t start = i * geometry.chunk * geometry.head_dim;
-            spread_keys(chunk, ahead, geometry_of_blocks_, keys_ + start);
+            fetching.beside();
+            spread_keys(chunk, geometry_of_blocks_, keys_ + start);
+            fetching.beside();
             spread_values(chunk, geometry_of_blocks_, values_ + start);
             near_.chunk[i] = {keys_ + start, values_ + start, chunk.first, chunk.num_keys};
         }
