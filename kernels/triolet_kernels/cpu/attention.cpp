@@ -266,8 +266,8 @@ private:
 
     // The chunks. The next ones are fetched on the way, here and beside the rows that go through these first.
     const Chunks<T>& read() {
-        const int64_t num_pieces = reader_.kPieces + Rows::num_pieces(attention_.geometry.head_dim);
-        fetching_.start(next_, chunks_.count * num_pieces);
+        const int64_t count = chunks_.count, head_dim = attention_.geometry.head_dim;
+        fetching_.start(next_, count * reader_.kPieces + Rows::num_pieces(count, num_group_rows(0), head_dim));
         return reader_.read(chunks_, fetching_);
     }
 

@@ -230,8 +230,8 @@ struct VectorRows {
         for (int64_t d = 0; d < head_dim; ++d) target[d / P * count * P + d % P] = source[d];
     }
 
-    // Pieces of work on a chunk beside which to fetch.
-    static int64_t num_pieces(int64_t) { return 1; }
+    // Pieces of work beside which to fetch: chunks.
+    static int64_t num_pieces(int64_t num_chunks, int64_t, int64_t) { return num_chunks; }
 
     // Sums of a group of rows over a span. What comes next is fetched on the way.
     template <class Fetching>

@@ -23,8 +23,10 @@ struct TileRows {
         memcpy(query + row * head_dim, source, head_dim * sizeof(bf16));
     }
 
-    // Pieces of work on a chunk beside which to fetch: each tile of keys or values.
-    static int64_t num_pieces(int64_t head_dim) { return head_dim / 8; }
+    // Pieces of work beside which to fetch: each tile of keys or values, and a few for the softmax of a row.
+    static int64_t num_pieces(int64_t num_chunks, int64_t num_rows, int64_t head_dim) {
+        return num_chunks * head_dim / 8 + num_rows * kPiecesOfRow;
+    }
 
     // Sums of a group of rows over a span. What comes next is fetched on the way.
     template <class Fetching>
@@ -37,9 +39,11 @@ struct TileRows {
         const bool has_second = session.use(num_rows) > kTile;
         (has_second ? score_keys<true, Fetching> : score_keys<false, Fetching>)(chunks, count, fetching, query, geometry,
                                                                                 scores);
-        for (int row = 0; row < num_rows; ++row)
+        for (int row = 0; row < num_rows; ++row) {
+            fetching.beside(kPiecesOfRow);
             weigh_row(scores + row * kSpan, count, positions[row] + 1 - chunks.chunk[0].first,
                       geometry, states.maximum[row], states.sum[row]);
+        }
         const Chunk<bf16>& last = chunks.chunk[count - 1];
         alignas(64) bf16 written[kChunk * kMaxHeadDim];
         if (last.num_keys < kChunk) copy_written(last, geometry.head_dim, written);
@@ -50,6 +54,7 @@ struct TileRows {
 
 private:
     static constexpr int kTile = 16;
+    static constexpr int64_t kPiecesOfRow = 2;
 
     // scores[row][key] = query · key
     template <bool HAS_SECOND, class Fetching>

@@ -7,6 +7,7 @@
 namespace {
 
 constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kCostOfStores = 4;  // a row takes so much longer than one that is only read: a key is all over a block
 
 // head = rotation of (normalised) source; `angles` holds size / 2 cosines, then as many sines.
 template <class T>
@@ -60,7 +61,13 @@ struct Rotary {
         constexpr int64_t P = PairSize<T>::value;
         for (int64_t i = 0; i < head_dim; i += P)
             memcpy(keys + key_index<T>(offset, i, block_size), key + i, P * sizeof(T));
-        for (int64_t i = 0; i < head_dim; ++i) values[value_index<T>(offset, i, head_dim)] = value[i];
+        int64_t i = 0;
+        if constexpr (P == 2) {
+            // Whole vectors: lines on their way from memory are as many as the stores that wait for them.
+            bf16* pairs = values + value_index<T>(offset / P * P, 0, head_dim);
+            for (; i + kLanes <= head_dim; i += kLanes) store_in_pairs(pairs + i * P, value + i, int(offset % P));
+        }
+        for (; i < head_dim; ++i) values[value_index<T>(offset, i, head_dim)] = value[i];
     }
     void keep(const T* key, const T* value, Code* keys, Code* values, int64_t offset) const {
         keep_codes(key, keys, offset, [&](int64_t i) { return key_index<T>(offset, i, block_size); });
@@ -89,7 +96,7 @@ struct Rotary {
      int64_t num_threads) {                                                                                        \
         Rotary<T, E> rotary = {qkv,       positions,    cache_slots, cos_sin,    key_cache, value_cache, query,    \
                                num_heads, num_kv_heads, head_dim,    block_size, q_norm,    k_norm,      eps};     \
-        int64_t row_size = (num_heads + 2 * num_kv_heads) * head_dim;                                              \
+        int64_t row_size = (num_heads + 2 * num_kv_heads) * head_dim * kCostOfStores;                              \
         for_each_row(run_team, num_threads, num_tokens, row_size, [&](int64_t index) { rotary.token(index); });    \
         return true;                                                                                               \
     }

@@ -104,6 +104,13 @@ TRIOLET_INLINE Vec add_exponent(Vec value, Vec shifted) {
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(value), exponent));
 }
 TRIOLET_INLINE BfPairs load_pairs(const bf16* source) { return (BfPairs)_mm512_loadu_si512(source); }
+// Puts values to the first (0) or second (1) place of as many pairs, and leaves the other as it is: it may be another
+// thread's.
+TRIOLET_INLINE void store_in_pairs(bf16* pairs, const bf16* source, int place) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
+    __m512i placed = _mm512_sll_epi32(wide, _mm_cvtsi32_si128(place * 16));
+    _mm512_mask_storeu_epi16(pairs, 0x55555555u << place, placed);
+}
 TRIOLET_INLINE BfPairs splat_pair(const bf16* source) {
     int32_t pair;
     memcpy(&pair, source, 4);
@@ -217,6 +224,9 @@ TRIOLET_INLINE BfPairs splat_pair(const bf16* source) {
     return {splat(to_float(source[0])), splat(to_float(source[1]))};
 }
 TRIOLET_INLINE BfPairs first_of_pairs(BfPairs pairs) { return {pairs.first, splat(0)}; }
+TRIOLET_INLINE void store_in_pairs(bf16* pairs, const bf16* source, int place) {
+    for (int i = 0; i < kLanes; ++i) pairs[2 * i + place] = source[i];
+}
 TRIOLET_INLINE Vec dot(Vec sum, BfPairs a, BfPairs b) { return fma(a.second, b.second, fma(a.first, b.first, sum)); }
 
 #endif
