@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from triolet_kernels.expert_ops import ExpertOps
 
@@ -34,6 +34,7 @@ __all__ = [
     "AttentionBatch",
     "DrawSettings",
     "DrawnTokens",
+    "GatedActivation",
     "KVCache",
     "Ops",
     "RankedTokens",
@@ -116,6 +117,9 @@ MAX_DRAWN = 64
 MAX_OTHERS = 64
 """How many further tokens are drawn at once."""
 
+GatedActivation: TypeAlias = Literal["silu", "gelu"]
+"""What gates go through."""
+
 KVCache: TypeAlias = "Sequence[tuple[Tensor, Tensor]]"
 """Key and value cache of each layer."""
 
@@ -146,6 +150,13 @@ class Ops(ExpertOps, Protocol):
 
     def linear(self, x: Tensor, packed: Any) -> Tensor:
         """``x (T, in)`` times the packed weight, plus its bias → ``(T, out)`` in the dtype of ``x``."""
+        ...
+
+    def gated_linear(self, x: Tensor, packed: Any, activation: GatedActivation) -> Tensor:
+        """:meth:`linear` of gates, then ups, then :meth:`silu_mul` or :meth:`gelu_mul` → ``(T, out / 2)``.
+
+        What is between the two may be rounded to the dtype of ``x``, or not.
+        """
         ...
 
     def pack_embedding(self, weight: Tensor | QuantTensor, dtype: torch.dtype) -> Any:

@@ -19,7 +19,7 @@ from triolet_kernels.cpu.norm import NormKernels
 from triolet_kernels.cpu.program import ProgramRunner
 from triolet_kernels.cpu.rows import RowKernels
 from triolet_kernels.expert_ops import Routing
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, GatedActivation, RankedTokens
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.steps import StepRunner
 
@@ -52,6 +52,12 @@ class CpuOps:
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return self._linear.linear(x, packed)
+
+    def gated_linear(self, x: Tensor, packed: PackedLinear, activation: GatedActivation) -> Tensor:
+        result = self._linear.gated_linear(x, packed, activation)
+        if result is not None:
+            return result
+        return (self.silu_mul if activation == "silu" else self.gelu_mul)(self.linear(x, packed))
 
     def pack_router(self, weight: Tensor) -> PackedLinear:
         return self._experts.pack_router(weight)

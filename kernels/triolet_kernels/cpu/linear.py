@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,10 +22,13 @@ from torch.nn import functional
 from triolet_kernels.cpu.dense_linear import PackedDense, pack_dense
 from triolet_kernels.cpu.loader import Kernel, NativeLibrary
 from triolet_kernels.cpu.packed_weight import PackedWeight, decode_rows, format_of, is_packable, pack
-from triolet_kernels.cpu.tile_linear import PackedTiles, pack_tiles
+from triolet_kernels.cpu.tile_linear import PANEL, PackedTiles, pack_tiles
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.recode import to_q4_1, to_q8_0
+
+if TYPE_CHECKING:
+    from triolet_kernels.ops import GatedActivation
 
 __all__ = ["LinearKernels", "PackedEmbedding", "PackedLinear", "Panels"]
 
@@ -66,6 +69,10 @@ class LinearKernels:
             PackedTiles: native.kernels("tile_linear"),
             PackedWeight: native.kernels("linear"),
             PackedDense: native.kernels("dense_linear"),
+        }
+        self._gated_kernels: dict[GatedActivation, dict[torch.dtype, Kernel]] = {
+            "silu": native.kernels("silu_tile_linear"),
+            "gelu": native.kernels("gelu_tile_linear"),
         }
         self._embedding = native.kernels("embedding")
         self._memory = WeightMemory()
@@ -116,9 +123,22 @@ class LinearKernels:
         weight, bias = packed.weight, packed.bias
         if isinstance(weight, Tensor):
             return functional.linear(x, weight, bias)
-        num_rows, (num_outputs, width) = x.shape[0], weight.shape
+        return self._run(self.kernel_of(weight, x.dtype), x, weight, bias, weight.shape[0])
+
+    def gated_linear(self, x: Tensor, packed: PackedLinear, activation: GatedActivation) -> Tensor | None:
+        """None where no kernel does both: gates and ups must lie in panels of their own."""
+        weight = packed.weight
+        if not isinstance(weight, PackedTiles) or weight.shape[0] % (2 * PANEL):
+            return None
+        kernel = self._gated_kernels[activation][x.dtype]
+        return self._run(kernel, x, weight, packed.bias, weight.shape[0] // 2)
+
+    def _run(
+        self, kernel: Kernel, x: Tensor, weight: Panels, bias: Tensor | None, num_outputs: int
+    ) -> Tensor:
+        num_rows, width = x.shape[0], weight.shape[1]
         output = x.new_empty(num_rows, num_outputs)
-        self.kernel_of(weight, x.dtype)(
+        kernel(
             x.data_ptr(),
             weight.data.data_ptr(),
             None if bias is None else bias.data_ptr(),

@@ -63,6 +63,7 @@ _POINTER, _INT, _FLOAT, _ROWS = Argument.POINTER, Argument.INT, Argument.FLOAT, 
 _BATCH = [Argument.SEQUENCES, Argument.TABLE_STRIDE, Argument.MAX_LENGTH]
 _ROTARY = [*[_POINTER] * 7, _ROWS, *[_INT] * 4, _POINTER, _POINTER, _FLOAT]
 _ATTENTION = [*[_POINTER] * 7, _ROWS, *_BATCH, *[_INT] * 4, _FLOAT, _INT]
+_TILE_LINEAR = [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT]
 _SIGNATURES: Mapping[str, _Signature] = {
     "rms_norm": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
     "rms_norm_of_float32": [*[_POINTER] * 3, _ROWS, _INT, _FLOAT],
@@ -80,7 +81,9 @@ _SIGNATURES: Mapping[str, _Signature] = {
     "rotary_and_codes": _ROTARY,
     "linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 4],
     "dense_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 2],
-    "tile_linear": [*[_POINTER] * 4, _ROWS, *[_INT] * 3, _FLOAT],
+    "tile_linear": _TILE_LINEAR,
+    "silu_tile_linear": _TILE_LINEAR,
+    "gelu_tile_linear": _TILE_LINEAR,
     "route": [*[_POINTER] * 5, _ROWS, *[_INT] * 3],
     "expert_linear": [*[_POINTER] * 6, *[_INT] * 6],
     "sum_experts": [*[_POINTER] * 4, _ROWS, _INT, _INT],

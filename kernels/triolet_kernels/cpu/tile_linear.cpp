@@ -25,6 +25,7 @@ constexpr int64_t kMostPanels = 12;     // that are spread out before further gr
 constexpr int64_t kCachedBlocks = 256;  // likewise, blocks: half a second-level cache
 constexpr int64_t kLeastGroups = 4;     // of rows that a thread takes for itself rather than a share of the panels
 constexpr int64_t kUnitsPerThread = 4;
+constexpr int64_t kSumsSize = kRowGroup * kPanel;
 
 TRIOLET_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 TRIOLET_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -41,29 +42,33 @@ TRIOLET_INLINE Span share_of(int64_t total, int64_t index, int64_t count) {
     return {index * total / count, (index + 1) * total / count};
 }
 
-template <class Codes, class Results>
+template <class Codes, class Kind>
 struct Linear {
+    static constexpr int64_t kNumParts = Kind::kNumParts;
+
     const bf16* x;
     const uint8_t* weights;
-    int64_t num_rows, width, num_outputs;
+    int64_t num_rows, width;
     ResultSpace space;
 
-    // What a worker has in hand. Sums that go on in later runs have a place each.
+    // What a worker has in hand. Sums that go on in later runs have places of their own.
     struct Worker {
         SpreadBlock* blocks;  // of the panels at work, if more than one group of rows goes through them
-        Results results;
+        Results<Kind> results;
         TileSession session;
         SpreadBlock ring[kLag + 1];
-        alignas(64) float sums[kMostPanels][kRowGroup * kPanel];
+        alignas(64) float sums[kMostPanels][kSumsSize];
 
         Worker(SpreadBlock* blocks, const ResultSpace& space) : blocks(blocks), results(space) {}
     };
 
     int64_t num_blocks() const { return width / kBlock; }
-    int64_t num_panels() const { return divide_up(num_outputs, kPanel); }
+    int64_t num_panels() const { return divide_up(space.num_columns, kPanel); }  // of results
     int64_t num_groups() const { return divide_up(num_rows, kRowGroup); }
 
-    const uint8_t* codes_of(int64_t panel) const { return weights + panel * num_blocks() * Codes::kSize; }
+    const uint8_t* codes_of(int64_t panel, int64_t part) const {
+        return weights + (part * num_panels() + panel) * num_blocks() * Codes::kSize;
+    }
 
     // Spreads a block out, and starts the way from memory of one that will be wanted later.
     template <class Beside>
@@ -105,11 +110,15 @@ struct Linear {
     // The first group of rows through some panels, which lie spread out after it if others are to follow.
     template <bool HAS_SECOND>
     void run_first_group(Worker& worker, Span panels, Span rows, bool is_alone) const {
+        SpreadBlock* blocks = is_alone ? worker.ring : worker.blocks;
         for (int64_t panel = panels.first; panel < panels.end; ++panel) {
-            SpreadBlock* blocks = is_alone ? worker.ring : worker.blocks + (panel - panels.first) * num_blocks();
-            spread_and_add<HAS_SECOND>(x + rows.first * width, codes_of(panel), blocks,
-                                       is_alone ? kLag + 1 : num_blocks(), beside(worker));
-            finish<HAS_SECOND>(worker, worker.sums[0], panel, rows);
+            for (int64_t part = 0; part < kNumParts; ++part) {
+                spread_and_add<HAS_SECOND>(x + rows.first * width, codes_of(panel, part), blocks,
+                                           is_alone ? kLag + 1 : num_blocks(), beside(worker));
+                put_aside<HAS_SECOND>(worker, worker.sums[part]);
+                if (!is_alone) blocks += num_blocks();
+            }
+            worker.results.take(worker.sums[0], kSumsSize, panel, rows.first, rows.size());
         }
     }
 
@@ -119,20 +128,18 @@ struct Linear {
         const int64_t num_runs = divide_up(num_blocks(), kMostBlocks);
         for (int64_t index = 0; index < num_runs; ++index) {
             const Span run = share_of(num_blocks(), index, num_runs);
+            const SpreadBlock* blocks = worker.blocks + run.first;
             for (int64_t panel = panels.first; panel < panels.end; ++panel) {
-                float* sums = worker.sums[num_runs > 1 ? panel - panels.first : 0];
-                if (index)
-                    TileSums<HAS_SECOND>::load(sums);
-                else
-                    TileSums<HAS_SECOND>::clear();
-                TileSums<HAS_SECOND>::add(x + rows.first * width + run.first * kBlock, width,
-                                          worker.blocks + (panel - panels.first) * num_blocks() + run.first,
-                                          run.size(), beside(worker));
-                worker.results.write_all();
+                const int64_t place = num_runs > 1 ? (panel - panels.first) * kNumParts : 0;
+                for (int64_t part = 0; part < kNumParts; ++part, blocks += num_blocks()) {
+                    float* sums = worker.sums[place + part];
+                    index ? TileSums<HAS_SECOND>::load(sums) : TileSums<HAS_SECOND>::clear();
+                    TileSums<HAS_SECOND>::add(x + rows.first * width + run.first * kBlock, width, blocks, run.size(),
+                                              beside(worker));
+                    put_aside<HAS_SECOND>(worker, sums);
+                }
                 if (index + 1 == num_runs)
-                    finish<HAS_SECOND>(worker, sums, panel, rows);
-                else
-                    TileSums<HAS_SECOND>::save(sums);
+                    worker.results.take(worker.sums[place], kSumsSize, panel, rows.first, rows.size());
             }
         }
     }
@@ -142,11 +149,11 @@ struct Linear {
         return [&]() __attribute__((always_inline)) { worker.results.write_some(); };
     }
 
+    // The tiles to where results may still have to be written from.
     template <bool HAS_SECOND>
-    static TRIOLET_INLINE void finish(Worker& worker, float* sums, int64_t panel, Span rows) {
+    static TRIOLET_INLINE void put_aside(Worker& worker, float* sums) {
         worker.results.write_all();
         TileSums<HAS_SECOND>::save(sums);
-        worker.results.take(&sums, panel, rows.first, rows.size());
     }
 
     // Some rows through some panels, of which the worker has room for the blocks.
@@ -165,9 +172,9 @@ struct Linear {
         worker.results.write_all();
     }
 
-    // Panels that a worker spreads out at a time.
+    // Panels of results for which a worker spreads weights out at a time.
     int64_t panels_at_a_time() const {
-        return larger(1, smaller(kMostPanels, kCachedBlocks / num_blocks()));
+        return larger(1, smaller(kMostPanels, kCachedBlocks / num_blocks()) / kNumParts);
     }
 
     // Few rows share out the panels. Many share out the rows as well, in bands of one to a thread: what a thread spreads
@@ -175,7 +182,7 @@ struct Linear {
     bool run(RunTeam run_team, int64_t num_threads) const {
         const int64_t num_bands = num_groups() < kLeastGroups * num_threads ? 1 : num_threads;
         const int64_t num_columns = smaller(num_panels(), num_threads * kUnitsPerThread / num_bands);
-        const int64_t room = num_rows > kRowGroup ? panels_at_a_time() * num_blocks() : 0;
+        const int64_t room = num_rows > kRowGroup ? panels_at_a_time() * kNumParts * num_blocks() : 0;
         Scratch<SpreadBlock> blocks(num_threads * room);
         if (!blocks) return false;
         int64_t num_workers = 0;
@@ -194,6 +201,17 @@ struct Linear {
     }
 };
 
+template <class Kind>
+bool run_linear(const bf16* x, const uint8_t* weights, int64_t num_rows, int64_t width, int64_t kind,
+                const ResultSpace& space, RunTeam run_team, int64_t num_threads) {
+    auto run = [&](auto codes) {
+        return Linear<decltype(codes), Kind>{x, weights, num_rows, width, space}.run(run_team, num_threads);
+    };
+    if (kind == 0) return run(NibbleCodes<false>{});
+    if (kind == 1) return run(NibbleCodes<true>{});
+    return run(ByteCodes{});
+}
+
 }  // namespace
 
 // x (num_rows, width) times the packed weight (num_outputs, width) times factor, plus bias (num_outputs,) float32 or
@@ -201,14 +219,20 @@ struct Linear {
 TRIOLET_EXPORT(tile_linear_bfloat16)
 (const bf16* x, const uint8_t* weights, const float* bias, bf16* output, int64_t num_rows, int64_t width,
  int64_t num_outputs, int64_t kind, float factor, RunTeam run_team, int64_t num_threads) {
-    const ResultSpace space = {bias, output, num_outputs, factor};
-    auto run = [&](auto codes) {
-        return Linear<decltype(codes), PlainResults>{x, weights, num_rows, width, num_outputs, space}.run(run_team,
-                                                                                                          num_threads);
-    };
-    if (kind == 0) return run(NibbleCodes<false>{});
-    if (kind == 1) return run(NibbleCodes<true>{});
-    return run(ByteCodes{});
+    return run_linear<Plain>(x, weights, num_rows, width, kind, {bias, output, num_outputs, factor}, run_team,
+                             num_threads);
 }
+
+// The same with half the outputs: of 2 num_outputs, a multiple of 64, the first half are gates for the second half.
+#define TRIOLET_GATED_LINEAR(name, Activation)                                                                         \
+    TRIOLET_EXPORT(name)                                                                                               \
+    (const bf16* x, const uint8_t* weights, const float* bias, bf16* output, int64_t num_rows, int64_t width,          \
+     int64_t num_outputs, int64_t kind, float factor, RunTeam run_team, int64_t num_threads) {                         \
+        return run_linear<Gated<Activation>>(x, weights, num_rows, width, kind, {bias, output, num_outputs, factor},   \
+                                             run_team, num_threads);                                                   \
+    }
+
+TRIOLET_GATED_LINEAR(silu_tile_linear_bfloat16, Silu)
+TRIOLET_GATED_LINEAR(gelu_tile_linear_bfloat16, Gelu)
 
 #endif

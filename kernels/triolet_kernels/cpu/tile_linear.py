@@ -16,10 +16,12 @@ from triolet_kernels.cpu.packed_weight import runs_of_panels
 from triolet_kernels.cpu.weight_memory import WeightMemory
 from triolet_kernels.quant import QuantTensor, check_finite
 
-__all__ = ["PackedTiles", "pack_tiles"]
+__all__ = ["PANEL", "PackedTiles", "pack_tiles"]
 
 _HALVES, _LANES = 2, 16
-_PANEL = _HALVES * _LANES
+PANEL = _HALVES * _LANES
+"""Outputs of a panel."""
+
 _RUNS, _NIBBLES, _PAIRS, _PAIR = 4, 4, 16, 2
 
 _KINDS = ("Q4_0", "Q4_1", "Q8_0")
@@ -56,7 +58,7 @@ def pack_tiles(weight: QuantTensor, memory: WeightMemory) -> PackedTiles:
         _pack_panels(blocks, scales * factor, _bytes_in_order if has_bytes else _nibbles_in_order)
         for blocks, scales in zip(runs_of_panels(weight), runs, strict=True)
     )
-    data = memory.join(panels, -(-weight.shape[0] // _PANEL))
+    data = memory.join(panels, -(-weight.shape[0] // PANEL))
     return PackedTiles(data, weight.shape, (_KINDS.index(weight.kind), 1 / (factor * _KERNEL_FACTOR)))
 
 

@@ -33,7 +33,7 @@ from triolet_kernels.gpu.rotary import RotaryKernels
 from triolet_kernels.gpu.routing import RoutingKernels
 from triolet_kernels.gpu.rows import RowKernels
 from triolet_kernels.gpu.scaled_linear import PackedScaled, ScaledLinearKernels, Scheme
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, GatedActivation
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import ReferenceOps
 
@@ -95,6 +95,11 @@ class GpuOps(ReferenceOps):
         if isinstance(packed, PackedScaled):
             return self._scaled.linear(x, packed)
         return self._linear.linear(x, packed)
+
+    def gated_linear(  # type: ignore[override]
+        self, x: Tensor, packed: PackedLinear | PackedScaled, activation: GatedActivation
+    ) -> Tensor:
+        return (self.silu_mul if activation == "silu" else self.gelu_mul)(self.linear(x, packed))
 
     def pack_router(self, weight: Tensor) -> PackedLinear:  # type: ignore[override]
         return self._linear.pack_linear(weight, None, torch.float32)

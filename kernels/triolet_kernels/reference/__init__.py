@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from triolet_kernels.expert_ops import Routing
-from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, RankedTokens
+from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, GatedActivation, RankedTokens
 from triolet_kernels.quant import QuantTensor
 from triolet_kernels.reference import (
     activation,
@@ -62,6 +62,9 @@ class ReferenceOps:
 
     def linear(self, x: Tensor, packed: PackedLinear) -> Tensor:
         return linear.linear(x, packed)
+
+    def gated_linear(self, x: Tensor, packed: PackedLinear, activation: GatedActivation) -> Tensor:
+        return (self.silu_mul if activation == "silu" else self.gelu_mul)(self.linear(x, packed))
 
     def pack_router(self, weight: Tensor) -> Tensor:
         return weight.float()

@@ -17,7 +17,7 @@ from triolet.models.rope import cos_sin_table
 if TYPE_CHECKING:
     from triolet.models.config import ModelConfig, RopeConfig
     from triolet.models.weights import Weights
-    from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings
+    from triolet_kernels.ops import AttentionBatch, DrawnTokens, DrawSettings, GatedActivation
 
 __all__ = ["Attention", "Decoder", "DecoderLayer", "FeedForward", "KVCacheTensors"]
 
@@ -69,13 +69,12 @@ class FeedForward:
     """Gated feed-forward network (Shazeer 2020): ``down(activation(gate(x)) * up(x))``."""
 
     def __init__(self, config: ModelConfig, name: str, weights: Weights) -> None:
-        ops = weights.ops
         self._gate_up = weights.linear(f"{name}.gate_proj", f"{name}.up_proj")
-        self._activation = ops.silu_mul if config.activation == "silu" else ops.gelu_mul
+        self._activation: GatedActivation = "silu" if config.activation == "silu" else "gelu"
         self._down = weights.output_linear(f"{name}.down_proj")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._down(self._activation(self._gate_up(x)))
+        return self._down(self._gate_up.gated(x, self._activation))
 
     @staticmethod
     def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from triolet_kernels.quant import QuantTensor
 from triolet_kernels.recode import to_q8_0
 
 if TYPE_CHECKING:
-    from triolet_kernels.ops import Ops
+    from triolet_kernels.ops import GatedActivation, Ops
 
 __all__ = ["Embedding", "Linear", "RMSNorm", "SummedLinear", "fuse_rows", "to_dense"]
 
@@ -33,12 +33,16 @@ class Linear:
         *,
         is_vocabulary: bool = False,
     ) -> None:
-        self._linear = ops.linear
+        self._linear, self._gated_linear = ops.linear, ops.gated_linear
         pack = ops.pack_vocabulary if is_vocabulary else ops.pack_linear
         self._packed = pack(weight, bias, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._linear(x, self._packed)
+
+    def gated(self, x: Tensor, activation: GatedActivation) -> Tensor:
+        """Of gates, then ups: ``activation(gate) * up``, ``(T, out / 2)``."""
+        return self._gated_linear(x, self._packed, activation)
 
 
 class SummedLinear:

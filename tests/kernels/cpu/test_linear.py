@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.kernels import exact
 from tests.kernels.cpu.variants import ISAS, build_if_missing, make_ops
 from tests.kernels.memory_limit import LARGE, no_large_memory
 from tests.kernels.quantized import quantize, random_blocks
@@ -44,6 +45,28 @@ def test_dense_weights(
     expected = ReferenceOps().linear(x, ReferenceOps().pack_linear(weight, bias, dtype))
     assert actual.dtype == dtype
     assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["dense", "Q4_0", "Q4_1", "Q8_0"])
+@pytest.mark.parametrize(
+    ("num_rows", "width", "height"), [(1, 576, 1536), (50, 64, 31), (3, 96, 16), (70, 1536, 64)]
+)
+def test_gated_linear(
+    any_ops: CpuOps, dtype: torch.dtype, kind: str, num_rows: int, width: int, height: int
+) -> None:
+    x, weight = torch.randn(num_rows, width).to(dtype), torch.randn(2 * height, width) / width**0.5
+    kept = weight.to(dtype) if kind == "dense" else quantize(weight, kind)
+    bias = torch.randn(2 * height)
+    packed = any_ops.pack_linear(kept, bias, dtype)
+    values = kept.dequantize() if isinstance(kept, QuantTensor) else kept
+    gate_up = x.double() @ values.double().T + bias.double()
+    for activation, expected in (("silu", exact.silu_mul(gate_up)), ("gelu", exact.gelu_mul(gate_up))):
+        actual = any_ops.gated_linear(x, packed, activation)  # type: ignore[arg-type]
+        assert (actual.shape, actual.dtype) == ((num_rows, height), dtype)
+        assert (actual.double() - expected).norm() <= (
+            1e-5 if dtype == torch.float32 else 2e-2
+        ) * expected.norm()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -79,8 +79,8 @@ class Layer:
         if rows is not None:
             x, residual = ops.take_rows(x, rows), ops.take_rows(residual, rows)
         x = ops.rms_norm(ops.add_rms_norm(x, residual, self.norm, 1e-5), self.norm, 1e-5)
-        gated = ops.silu_mul if self.window else ops.gelu_mul
-        x = ops.linear(gated(ops.linear(x, weights["gate_up"])), weights["down"])  # type: ignore[arg-type]
+        x = ops.gated_linear(x, weights["gate_up"], "silu" if self.window else "gelu")  # type: ignore[arg-type]
+        x = ops.linear(x, weights["down"])  # type: ignore[arg-type]
         return ops.add_rms_norm(x, residual, self.norm, 1e-5), residual
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from triolet_kernels.cpu import CpuOps
 from triolet_kernels.cpu.linear import PackedLinear
 from triolet_kernels.cpu.tile_linear import PackedTiles
+from triolet_kernels.ops import GatedActivation
 from triolet_kernels.quant import QuantTensor
 
 
@@ -94,3 +95,23 @@ def test_bits_do_not_depend_on_how_work_is_shared(width: int, num_outputs: int) 
     assert (alone.double() - expected).norm() / expected.norm() < 3e-3
     for other in others:
         assert torch.equal(other, alone)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+@pytest.mark.parametrize(
+    ("width", "num_outputs"), [(96, 64), (576, 1536), (1536, 448), (4160, 96), (8224, 32)]
+)
+def test_gates_have_the_same_bits_in_any_company(
+    tile_ops: CpuOps, activation: GatedActivation, width: int, num_outputs: int
+) -> None:
+    weight = quantize(torch.randn(2 * num_outputs, width) / width**0.5, "Q4_1")
+    packed = tile_ops.pack_linear(weight, torch.randn(2 * num_outputs), torch.bfloat16)
+    x = torch.randn(300, width).bfloat16()
+    together = tile_ops.gated_linear(x, packed, activation)
+    assert torch.equal(make_ops("amx", num_threads=1).gated_linear(x, packed, activation), together)
+    for first, end in [(0, 1), (7, 9), (20, 52), (31, 64), (150, 299)]:
+        part = tile_ops.gated_linear(x[first:end].contiguous(), packed, activation)
+        assert torch.equal(part, together[first:end])
+    apart = tile_ops.linear(x, packed)
+    expected = (tile_ops.silu_mul if activation == "silu" else tile_ops.gelu_mul)(apart).float()
+    assert (together.float() - expected).norm() / expected.norm() < 1e-2
