@@ -71,7 +71,7 @@ class Listener(Protocol):
     def address(self) -> Address: ...
 
     async def accept(self) -> ByteStream:
-        """The next connection. Raises OSError, or PermissionError for another user's."""
+        """The next connection. Raises OSError, PermissionError for another user's, or ClosedResourceError."""
         ...
 
     async def aclose(self) -> None:
@@ -144,6 +144,10 @@ class _UnixListener:
                 connection, _ = self._listening.accept()
             except BlockingIOError:
                 await anyio.wait_readable(self._listening)
+            except OSError as error:
+                if self._listening.fileno() == -1:
+                    raise anyio.ClosedResourceError from error
+                raise
             else:
                 break
         try:

@@ -34,7 +34,7 @@ class StepCost:
 
     def guess_in_tokens(self, num_sequences: int) -> float:
         """What a guess costs, in tokens that a step of so many sequences without guesses gives as quickly."""
-        if not self._weight:
+        if not self._mean_seconds:
             return num_sequences / (USUAL_RATIO + num_sequences)
         per_sequence, per_guess = self._slopes()
         seconds = self._mean_seconds - per_guess * self._mean_guesses

@@ -92,3 +92,12 @@ async def test_another_user_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
             await stream.receive()
     await listener.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("address", [Address("127.0.0.1"), NAMED], ids=["IPv4", "name"])
+async def test_a_closed_listener_says_so(address: Address) -> None:
+    listener = await SocketTransport().listen(address)
+    await listener.aclose()
+    with pytest.raises(anyio.ClosedResourceError):
+        await listener.accept()

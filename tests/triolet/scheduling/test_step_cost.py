@@ -77,3 +77,9 @@ def test_without_enough_to_go_by_it_says_what_is_usual() -> None:
 def test_the_estimate_has_bounds() -> None:
     assert observed(1e-2, -1e-4).guess_in_tokens(4) == 0
     assert 0 < observed(1e-9, 1e-3).guess_in_tokens(4) < 100
+
+
+def test_a_clock_too_coarse_for_a_step_leaves_what_is_usual() -> None:
+    cost = StepCost()
+    cost.observe(1, 0, 0.0)
+    assert cost.guess_in_tokens(8) == 8 / (USUAL_RATIO + 8)
