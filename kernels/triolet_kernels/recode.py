@@ -31,7 +31,8 @@ def to_q8_0(weight: QuantTensor) -> QuantTensor:
     """A weight in any format, in codes of 8 bits.
 
     Those of Q4_0, Q5_0 and Q8_0 mean the same as before. Elsewhere values are rounded anew, by at most a
-    254th of the largest in their block of 32; bfloat16 rounds that largest one by up to a 512th.
+    254th of the largest in their block of 32, and ``127 * 2**-25`` where that one is below ``127 * 2**-14``:
+    scales are float16. bfloat16 rounds the largest one by up to a 512th.
     """
     if weight.kind == "Q8_0":
         return weight

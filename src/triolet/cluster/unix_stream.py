@@ -61,7 +61,10 @@ class UnixStream(ByteStream):
 
     async def send_eof(self) -> None:
         with self._sending:
-            self._socket.shutdown(socket.SHUT_WR)
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                raise self._failure() from error
 
     async def aclose(self) -> None:
         if self._socket.fileno() != -1:

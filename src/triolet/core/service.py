@@ -51,8 +51,7 @@ class CoreService:
     function raises once nobody wants the core any more. ``on_phase`` is told the same. ``depth`` is how many
     steps may be under way at once, 0: as many as the core can make use of. A request that leaves is out of
     the next plan; its blocks and slot are free once those under way have ended. ``rank``: its number.
-    ``has_spare_core``: beside
-    those that a step computes on; see :class:`~triolet.core.step_news.StepNews`.
+    ``has_spare_core``: beside those that a step computes on; see :class:`~triolet.core.step_news.StepNews`.
     """
 
     def __init__(

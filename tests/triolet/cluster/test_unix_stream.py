@@ -106,3 +106,11 @@ async def test_one_task_at_a_time_may_send() -> None:
         with pytest.raises(anyio.BusyResourceError):
             await here.send(b"x")
         tasks.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_closed_stream_cannot_be_sent() -> None:
+    here, there = stream_pair()
+    await here.aclose()
+    async with there:
+        with pytest.raises(anyio.ClosedResourceError):
+            await here.send_eof()
